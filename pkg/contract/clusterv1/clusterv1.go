@@ -1,0 +1,153 @@
+// Package clusterv1 is the cluster service's contract. It must hold no behaviour.
+package clusterv1
+
+import (
+	"time"
+
+	"github.com/kubebyon/kubebyon/pkg/contract"
+)
+
+// Queue is the queue group that the service's replicas share.
+const Queue = "cluster"
+
+// The methods. Every one but Ping needs a principal; a cluster that it may not see is not_found.
+var (
+	PingMethod = contract.Method[contract.Ping, contract.Pong]{Subject: "kubebyon.v1.cluster.ping", Timeout: time.Second, Idempotent: true}
+	Create     = contract.Method[CreateRequest, Cluster]{Subject: "kubebyon.v1.cluster.create", Timeout: 5 * time.Second}
+	List       = contract.Method[ListRequest, ListResponse]{Subject: "kubebyon.v1.cluster.list", Timeout: 5 * time.Second, Idempotent: true}
+	Get        = contract.Method[GetRequest, Cluster]{Subject: "kubebyon.v1.cluster.get", Timeout: 5 * time.Second, Idempotent: true}
+	Update     = contract.Method[UpdateRequest, Cluster]{Subject: "kubebyon.v1.cluster.update", Timeout: 5 * time.Second}
+	Delete     = contract.Method[DeleteRequest, Cluster]{Subject: "kubebyon.v1.cluster.delete", Timeout: 5 * time.Second}
+	Events     = contract.Method[EventsRequest, EventsResponse]{Subject: "kubebyon.v1.cluster.events", Timeout: 5 * time.Second, Idempotent: true}
+	Kubeconfig = contract.Method[KubeconfigRequest, KubeconfigResponse]{Subject: "kubebyon.v1.cluster.kubeconfig", Timeout: 10 * time.Second, Idempotent: true}
+)
+
+// ControlPlane says which software runs a tenant's control plane.
+type ControlPlane string
+
+// The control planes.
+const (
+	VCluster ControlPlane = "vcluster" // the vendor's chart with private nodes
+	Upstream ControlPlane = "upstream" // our chart of unmodified Kubernetes images
+)
+
+// AccessMode says how a tenant's API is reached from outside.
+type AccessMode string
+
+// The access modes.
+const (
+	NodePort     AccessMode = "nodeport"     // https://<control_plane_host>:<node port>
+	LoadBalancer AccessMode = "loadbalancer" // https://<control_plane_host>:443 through the edge
+)
+
+// Status is where a cluster is in its life.
+type Status string
+
+// The statuses. Ready means that a node could join now.
+const (
+	Provisioning Status = "provisioning"
+	Ready        Status = "ready"
+	Failed       Status = "error"
+	Deleting     Status = "deleting"
+)
+
+// Cluster is a tenant's control plane as its users see it. It holds no credential.
+type Cluster struct {
+	ID                string       `json:"id"` // cl_ + 20 of [a-z0-9]
+	Name              string       `json:"name"`
+	VClusterName      string       `json:"vcluster_name"` // the Helm release, a DNS-1123 label
+	Namespace         string       `json:"namespace"`     // on the host cluster
+	OwnerID           string       `json:"owner_id"`
+	ControlPlane      ControlPlane `json:"control_plane"`
+	ControlPlaneHost  string       `json:"control_plane_host"` // an IP or a DNS name, without port
+	PublicAccessMode  AccessMode   `json:"public_access_mode"`
+	APIEndpoint       string       `json:"api_endpoint,omitempty"` // https://host:port, once known
+	KubernetesVersion string       `json:"kubernetes_version,omitempty"`
+	Status            Status       `json:"status"`
+	Reason            *Reason      `json:"reason,omitempty"` // why it is not ready, or what it waits for
+	CreatedAt         time.Time    `json:"created_at"`
+	UpdatedAt         time.Time    `json:"updated_at"`
+}
+
+// Reason explains a status and says what to do.
+type Reason struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
+	Action  string `json:"action,omitempty"`
+}
+
+// CreateRequest asks for a new control plane. Name is required; the rest has defaults.
+type CreateRequest struct {
+	Name             string       `json:"name"`
+	VClusterName     string       `json:"vcluster_name,omitempty"`
+	Namespace        string       `json:"namespace,omitempty"`
+	ControlPlane     ControlPlane `json:"control_plane,omitempty"`
+	ControlPlaneHost string       `json:"control_plane_host,omitempty"`
+	PublicAccessMode AccessMode   `json:"public_access_mode,omitempty"`
+}
+
+// ListRequest asks for every cluster that the principal may see.
+type ListRequest struct{}
+
+// ListResponse is ordered by creation, newest first.
+type ListResponse struct {
+	Clusters []Cluster `json:"clusters"`
+}
+
+// GetRequest names one cluster.
+type GetRequest struct {
+	ID string `json:"id"`
+}
+
+// UpdateRequest changes what is not nil.
+type UpdateRequest struct {
+	ID               string      `json:"id"`
+	Name             *string     `json:"name,omitempty"`
+	ControlPlaneHost *string     `json:"control_plane_host,omitempty"`
+	PublicAccessMode *AccessMode `json:"public_access_mode,omitempty"`
+}
+
+// DeleteRequest starts the removal; the answer has the status deleting.
+type DeleteRequest struct {
+	ID string `json:"id"`
+}
+
+// EventsRequest asks for a cluster's timeline.
+type EventsRequest struct {
+	ID string `json:"id"`
+}
+
+// EventsResponse is ordered oldest first and holds the newest 500.
+type EventsResponse struct {
+	Events []Event `json:"events"`
+}
+
+// Level grades an event.
+type Level string
+
+// The levels.
+const (
+	Info    Level = "info"
+	Warning Level = "warning"
+	Error   Level = "error"
+)
+
+// Event is one thing that happened to a cluster.
+type Event struct {
+	At      time.Time `json:"at"`
+	Level   Level     `json:"level"`
+	Code    string    `json:"code"` // stable, snake_case
+	Message string    `json:"message"`
+	Action  string    `json:"action,omitempty"`
+}
+
+// KubeconfigRequest asks for a kubeconfig to download; the cluster must be ready.
+type KubeconfigRequest struct {
+	ID string `json:"id"`
+}
+
+// KubeconfigResponse holds a credential: never log it.
+type KubeconfigResponse struct {
+	Kubeconfig string `json:"kubeconfig"` // YAML
+	FileName   string `json:"file_name"`
+}

@@ -1,0 +1,37 @@
+// Package contract declares what the processes say to one another: a Method per NATS subject and, in the packages
+// beneath it, the messages. It imports the standard library alone and holds no behaviour.
+package contract
+
+import "time"
+
+// Method is one request/reply subject. Req and Res travel as JSON.
+type Method[Req, Res any] struct {
+	Subject string        // kubebyon.v1.<service>.<method>; a constant, never built from input
+	Timeout time.Duration // how long a caller waits; an earlier deadline of its context wins
+	// Idempotent methods may be sent again after "no responders"; others never are.
+	Idempotent bool
+}
+
+// Role is what an account may do everywhere.
+type Role string
+
+// The roles.
+const (
+	RoleAdmin Role = "admin"
+	RoleUser  Role = "user"
+)
+
+// Principal is who asks. The gateway alone makes it, from a session; services trust NATS for it.
+type Principal struct {
+	UserID string `json:"user_id"` // usr_…
+	Role   Role   `json:"role"`
+}
+
+// Ping is what every service answers on <subject prefix>.ping.
+type Ping struct{}
+
+// Pong names the service that answered.
+type Pong struct {
+	Service string `json:"service"`
+	Version string `json:"version"`
+}
