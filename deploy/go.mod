@@ -12,6 +12,7 @@ replace (
 require (
 	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
+	github.com/kubebyon/kubebyon/pkg v0.0.0-00010101000000-000000000000
 	github.com/nats-io/nats-server/v2 v2.15.3
 	golang.org/x/sys v0.50.0
 	k8s.io/api v0.37.2

@@ -489,8 +489,8 @@ key = \"$client_cert\"" ;;
 	mem_mb=$(($(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo) / 1024))
 	if [ "$mem_mb" -lt 900 ]; then warn "only $mem_mb MiB of memory: kubelet and the system pods need about 1 GiB"; fi
 	if [ "$(wc -l </proc/swaps)" -gt 1 ]; then note "swap is on: kubelet is told to accept it (failSwapOn: false); pods do not use it"; fi
-	disk_mb=$(df -Pk /var 2>/dev/null | sed -n '2s/^.* \([0-9]*\) *[0-9]*% .*/\1/p')
-	if [ -n "$disk_mb" ] && [ "$disk_mb" -lt 3000000 ]; then warn "only $((disk_mb / 1024)) MiB are free below /var: images may not fit"; fi
+	free_kb=$(df -Pk /var 2>/dev/null | sed 1d | while read -r _ _ _ free _; do printf '%s' "$free"; done)
+	if [ -n "$free_kb" ] && [ "$free_kb" -lt 3000000 ]; then warn "only $((free_kb / 1024)) MiB are free below /var: images may not fit"; fi
 
 	k8s_minor=${k8s_version#v*.}
 	k8s_minor=${k8s_minor%%.*}
@@ -807,10 +807,6 @@ key = \"$client_cert\"" ;;
 	}
 	if plugins_missing; then
 		tried=''
-		if mirror_get "cni-plugins-linux-$arch.tgz" "$tmp/cni.tgz"; then
-			unpack "$tmp/cni.tgz" /opt/cni/bin
-			note "CNI plugins from the mirror"
-		fi
 		# A distribution puts them elsewhere: a pod network looks in /opt/cni/bin.
 		copy_plugins() {
 			for d in /usr/lib/cni /usr/libexec/cni; do
@@ -819,7 +815,12 @@ key = \"$client_cert\"" ;;
 				done
 			done
 		}
-		if plugins_missing; then copy_plugins; fi
+		copy_plugins
+		if ! plugins_missing; then note "CNI plugins: copied from this machine's own"; fi
+		if plugins_missing && mirror_get "cni-plugins-linux-$arch.tgz" "$tmp/cni.tgz"; then
+			unpack "$tmp/cni.tgz" /opt/cni/bin
+			note "CNI plugins from the mirror"
+		fi
 		if plugins_missing && packages containernetworking-plugins; then
 			copy_plugins
 			note "CNI plugins from $distro's packages"
