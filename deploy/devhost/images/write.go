@@ -2,6 +2,7 @@ package images
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/compression"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -29,15 +29,15 @@ type entry struct {
 	mode   int64
 }
 
-// write makes a docker-archive of one uncompressed layer: it crosses a bridge, not the Internet, and a node imports it
-// in half the time.
+// write makes a docker-archive of one layer, compressed fast: a node imports it no slower than a plain one, and workers
+// download a third.
 func write(file string, s spec, entries []entry) error {
-	layerFile := file + ".layer"
-	defer os.Remove(layerFile)
-	if err := writeLayer(layerFile, entries); err != nil {
+	var content bytes.Buffer
+	if err := writeLayer(&content, entries); err != nil {
 		return err
 	}
-	layer, err := tarball.LayerFromFile(layerFile, tarball.WithCompression(compression.None))
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil },
+		tarball.WithCompressedCaching)
 	if err != nil {
 		return err
 	}
@@ -68,14 +68,10 @@ func write(file string, s spec, entries []entry) error {
 	return os.Rename(next, file)
 }
 
-func writeLayer(file string, entries []entry) error {
-	f, err := os.Create(file)
-	if err != nil {
-		return err
-	}
-	tw := tar.NewWriter(f)
+func writeLayer(w io.Writer, entries []entry) error {
+	tw := tar.NewWriter(w)
 	seen := make(map[string]bool)
-	err = directory(tw, "/tmp", 0o1777, seen)
+	err := directory(tw, "/tmp", 0o1777, seen)
 	for _, e := range entries {
 		if err == nil {
 			err = directory(tw, path.Dir(e.path), 0o755, seen)
@@ -84,7 +80,7 @@ func writeLayer(file string, entries []entry) error {
 			err = e.write(tw)
 		}
 	}
-	return errors.Join(err, tw.Close(), f.Close())
+	return errors.Join(err, tw.Close())
 }
 
 // directory writes dir and what is above it, once.
