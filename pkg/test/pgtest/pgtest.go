@@ -1,0 +1,269 @@
+// Package pgtest gives tests a real PostgreSQL. It starts the machine's own binaries as an unprivileged user, on a Unix
+// socket in a temporary folder, and leaves neither process nor file behind, even where the test binary is killed. It must
+// never be imported outside of tests, and never skips: no server is a failed test.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const hint = "install it with: apt-get install -y postgresql"
+
+var shared = sync.OnceValues(func() (*Server, error) { return start() })
+
+// New gives the DSN (postgresql://…) of a fresh, empty database in a server that the test binary's tests share. The
+// database is dropped when the test ends.
+func New(t testing.TB) string {
+	t.Helper()
+	s, err := shared()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	name := "t_" + strings.ToLower(rand.Text()[:16])
+	if err := s.exec("CREATE DATABASE " + name + " TEMPLATE template0"); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	return s.dsn(name)
+}
+
+// Server is a PostgreSQL of one test, which may stop and start it.
+type Server struct {
+	dir  string
+	bin  string
+	cred *syscall.Credential
+	tie  io.Closer // closing it ends the server
+	cmd  *exec.Cmd
+}
+
+// Private starts a server for this test alone.
+func Private(t testing.TB) *Server {
+	t.Helper()
+	s, err := start()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(s.remove)
+	return s
+}
+
+// DSN of the server's database "postgres"; it stays the same over Stop and Start.
+func (s *Server) DSN() string { return s.dsn("postgres") }
+
+// Stop ends the server as a crash would; its data stay.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	s.stop()
+}
+
+// Start brings a stopped server back.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	if err := s.run(); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+}
+
+func (s *Server) dsn(database string) string {
+	q := url.Values{"host": {s.dir}, "port": {"5432"}, "sslmode": {"disable"}}
+	return "postgresql://kubebyon@/" + database + "?" + q.Encode()
+}
+
+func (s *Server) exec(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c, err := pgx.Connect(ctx, s.dsn("postgres"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close(ctx) }()
+	_, err = c.Exec(ctx, sql)
+	return err
+}
+
+// supervisor runs the server and waits for the end of its standard input, which is the end of the test binary whichever
+// way that comes. In a process group of its own no Ctrl-C reaches it first.
+const supervisor = `
+"$1/postgres" -D "$2/data" -k "$2" </dev/null >>"$2/log" 2>&1 &
+pid=$!
+cat >/dev/null
+kill -QUIT "$pid" 2>/dev/null
+wait "$pid"
+[ -e "$2/keep" ] || rm -rf "$2"
+`
+
+const settings = `
+listen_addresses = ''
+max_connections = 300
+shared_buffers = 32MB
+fsync = off
+full_page_writes = off
+autovacuum = off
+log_min_messages = warning
+timezone = 'UTC'
+`
+
+func start() (*Server, error) {
+	bin, err := binaries()
+	if err != nil {
+		return nil, err
+	}
+	cred, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	// Not under t.TempDir: a socket's path may have 107 bytes, and the shared server outlives its first test.
+	dir, err := os.MkdirTemp("/tmp", "kubebyon-pg-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, bin: bin, cred: cred}
+	if err := s.initialise(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	if err := s.run(); err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) initialise() error {
+	if s.cred != nil {
+		if err := os.Chown(s.dir, int(s.cred.Uid), int(s.cred.Gid)); err != nil {
+			return err
+		}
+	}
+	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"), "-U", "kubebyon",
+		"--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
+	s.as(cmd)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w: %s", err, out)
+	}
+	f, err := os.OpenFile(filepath.Join(s.dir, "data", "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(settings)
+	return errors.Join(err, f.Close())
+}
+
+func (s *Server) as(cmd *exec.Cmd) {
+	cmd.Dir = s.dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "HOME=" + s.dir}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.cred}
+}
+
+// run starts the supervisor and waits until the server answers.
+func (s *Server) run() error {
+	_ = os.Remove(filepath.Join(s.dir, "keep"))
+	cmd := exec.Command("/bin/sh", "-c", supervisor, "sh", s.bin, s.dir)
+	s.as(cmd)
+	tie, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	s.cmd, s.tie = cmd, tie
+	var last error
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = s.exec("SELECT 1"); last == nil {
+			return nil
+		}
+		text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
+		if strings.Contains(string(text), "FATAL:  could not") {
+			last = errors.New(string(text))
+			break
+		}
+	}
+	s.end()
+	return fmt.Errorf("the server does not start: %w", last)
+}
+
+func (s *Server) stop() {
+	_ = os.WriteFile(filepath.Join(s.dir, "keep"), nil, 0o600)
+	s.end()
+}
+
+func (s *Server) end() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.tie.Close()
+	_ = s.cmd.Wait()
+	s.cmd = nil
+}
+
+func (s *Server) remove() {
+	s.end()
+	_ = os.RemoveAll(s.dir)
+}
+
+// binaries gives the folder of the newest installed server.
+func binaries() (string, error) {
+	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+	slices.SortFunc(found, func(a, b string) int { return version(b) - version(a) })
+	if len(found) > 0 {
+		return filepath.Dir(found[0]), nil
+	}
+	path, err := exec.LookPath("postgres")
+	if err != nil {
+		return "", errors.New("PostgreSQL is not installed; " + hint)
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(path), "initdb")); err != nil {
+		return "", errors.New("initdb is not installed beside postgres; " + hint)
+	}
+	return filepath.Dir(path), nil
+}
+
+func version(path string) int {
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+	return n
+}
+
+// unprivileged gives whom to run as, nil for ourselves: PostgreSQL refuses root.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err1 == nil && err2 == nil {
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+		}
+	}
+	return nil, errors.New("we are root, PostgreSQL refuses root, and there is no user postgres or nobody to run it as")
+}
