@@ -86,10 +86,10 @@ iptables: {minSyncPeriod: 100ms}
 func (h *Host) writeNode() error {
 	cni := h.dir("cni")
 	files := map[string]string{
-		h.dir("etc/containerd.toml"):         fmt.Sprintf(containerdConfig, layout.Pause, cni),
-		h.dir("etc/kubelet.yaml"):            fmt.Sprintf(kubeletConfig, h.dir("pki"), h.dir("etc/resolv.conf")),
-		h.dir("etc/proxy.yaml"):              fmt.Sprintf(proxyConfig, h.pki("proxy.kubeconfig"), podCIDR, NodeName),
-		h.dir("etc/resolv.conf"):             "",
+		h.dir("etc/containerd.toml"):           fmt.Sprintf(containerdConfig, layout.Pause, cni),
+		h.dir("etc/kubelet.yaml"):              fmt.Sprintf(kubeletConfig, h.dir("pki"), h.dir("etc/resolv.conf")),
+		h.dir("etc/proxy.yaml"):                fmt.Sprintf(proxyConfig, h.pki("proxy.kubeconfig"), podCIDR, NodeName),
+		h.dir("etc/resolv.conf"):               "",
 		filepath.Join(cni, "10-host.conflist"): fmt.Sprintf(cniConfig, nodePodCIDR),
 	}
 	for path, text := range files {

@@ -57,7 +57,9 @@ func (n Net) Veth() string { return "kbh" + strconv.Itoa(n.octet) }
 // Owner is the machine-wide file that names the state folder this network belongs to.
 func (n Net) Owner() string { return "/run/kubebyon-devhost-" + strconv.Itoa(n.octet) }
 
-func (n Net) addr(last byte) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(n.octet), last}) }
+func (n Net) addr(last byte) netip.Addr {
+	return netip.AddrFrom4([4]byte{198, 18, byte(n.octet), last})
+}
 
 // FromEnv reads KUBEBYON_CACHE, KUBEBYON_STATE and KUBEBYON_DEVHOST_NETWORK; dir is a folder inside the source tree.
 func FromEnv(lookup func(string) (string, bool), dir string) (Layout, error) {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -48,7 +49,11 @@ func parseSubnet(text string) (subnet, error) {
 		case "FLANNEL_NETWORK":
 			s.network = value
 		case "FLANNEL_SUBNET":
-			s.own = value
+			p, err := netip.ParsePrefix(value) // flanneld writes the bridge's own address
+			if err != nil {
+				return s, fmt.Errorf("FLANNEL_SUBNET: %w", err)
+			}
+			s.own = p.Masked().String()
 		case "FLANNEL_MTU":
 			if s.mtu, err = strconv.Atoi(value); err != nil {
 				return s, fmt.Errorf("FLANNEL_MTU: %w", err)

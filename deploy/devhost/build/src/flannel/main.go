@@ -125,12 +125,15 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("write %s: %w", o.subnetFile, err)
 	}
 	klog.Infof("network %s, this node %s, mtu %d: %s written", config.Network, lease.Subnet, network.MTU(), o.subnetFile)
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
+	wg.Go(func() {
+		defer cancel() // without its watch of the leases the network would silently rot
 		network.Run(ctx)
-	}()
-	return leases.CompleteLease(ctx, lease, &wg)
+	})
+	if err := leases.CompleteLease(ctx, lease, &wg); err != nil {
+		return fmt.Errorf("complete the lease: %w", err)
+	}
+	<-ctx.Done()
+	return nil
 }
 
 func findInterface(ctx context.Context, o options, leases subnet.Manager) (*backend.ExternalInterface, error) {
