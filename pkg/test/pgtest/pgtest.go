@@ -65,12 +65,15 @@ func Private(t testing.TB) *Server {
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(s.remove)
+	t.Cleanup(s.Remove)
 	return s
 }
 
 // DSN of the server's database "postgres"; it stays the same over Stop and Start.
 func (s *Server) DSN() string { return s.dsn("postgres") }
+
+// Start starts a server for a program that is a test itself; its end, however it comes, is the server's. Call Remove.
+func Start() (*Server, error) { return start() }
 
 // Stop ends the server as a crash would; its data stay.
 func (s *Server) Stop(t testing.TB) {
@@ -219,7 +222,8 @@ func (s *Server) end() {
 	s.cmd = nil
 }
 
-func (s *Server) remove() {
+// Remove ends the server and deletes its data.
+func (s *Server) Remove() {
 	s.end()
 	_ = os.RemoveAll(s.dir)
 }
