@@ -181,11 +181,13 @@ key = \"$client_cert\"" ;;
 	}
 
 	explain_unreachable() {
-		why=$(tr '\n' ' ' <"$work/err")
+		why=$(head -n 1 "$work/err")
 		case $api_rc in
 		5 | 6) die "the name ${api_host%:*} cannot be resolved" "check /etc/resolv.conf and the name's DNS record, or create the cluster with an IP address as its host" ;;
 		7)
-			case $why in
+			# Newer versions of curl keep the reason to themselves, unless asked; this request carries no token.
+			curl -q -sv --noproxy '*' --cacert "$work/ca.crt" --capath "$work/no-other-roots" --connect-timeout 10 --max-time 15 -o /dev/null "$api_server/version" 2>"$work/err"
+			case $why$(grep -i 'connect.*fail\|refused\|route\|unreachable' "$work/err") in
 			*refused*) die "$api_host refused the connection: nothing listens there, or a firewall rejects it" "check in the console that the cluster is ready, and that its port is open to this machine" ;;
 			*) die "there is no route to $api_host ($why)" "check this machine's network and routes: ping or curl $api_server/version" ;;
 			esac
@@ -330,6 +332,13 @@ key = \"$client_cert\"" ;;
 			fi
 		done
 		rm -f "$kubeconfig" "$bootstrap" "$ca_file" /etc/cni/net.d/10-flannel.conflist
+		# The first file there wins: one that a former pod network left would cut off the pods of the next cluster.
+		for f in /etc/cni/net.d/*.conf /etc/cni/net.d/*.conflist; do
+			case $f in
+			*podman* | *'*'*) ;;
+			*) mv -f "$f" "$f.left-cluster" 2>/dev/null && note "put aside $f (now $f.left-cluster)" ;;
+			esac
+		done
 		rm -rf /var/lib/cni /run/flannel
 		if grep -q ' /var/lib/kubelet/' /proc/mounts; then
 			remains="$remains
@@ -344,10 +353,12 @@ key = \"$client_cert\"" ;;
 	# uninstall: removes the files in the manifest and puts back what stood there before.
 	uninstall() {
 		if [ -s "$manifest" ]; then
-			if owned /etc/systemd/system/containerd.service || owned /usr/local/bin/containerd; then
+			if [ -x "$supervisor" ]; then
 				note "stopping containerd"
-				if started_by_systemd; then systemctl disable --now containerd.service >/dev/null 2>&1; fi
-				if [ -x "$supervisor" ]; then "$supervisor" stop containerd; fi
+				"$supervisor" stop containerd
+			elif started_by_systemd && { owned /etc/systemd/system/containerd.service || owned /usr/local/bin/containerd; }; then
+				note "stopping containerd"
+				systemctl disable --now containerd.service >/dev/null 2>&1
 			fi
 			while read -r f; do
 				rm -f "$f"
@@ -852,7 +863,7 @@ key = \"$client_cert\"" ;;
 run=/run/kubebyon
 mkdir -p "$run"
 alive() { # the supervisor of $1, and not a process that was given its number later
-	p=$(cat "$run/$1.pid" 2>/dev/null) && [ -n "$p" ] && tr '\0' ' ' <"/proc/$p/cmdline" 2>/dev/null | grep -q "kubebyon-node supervise $1"
+	p=$(cat "$run/$1.pid" 2>/dev/null) && [ -r "/proc/${p:-none}/cmdline" ] && tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "kubebyon-node supervise $1"
 }
 start() {
 	alive "$1" && return 0
