@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/deploy/devhost/host"
 	"github.com/kubebyon/kubebyon/deploy/devhost/layout"
+	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
 	"github.com/kubebyon/kubebyon/deploy/devhost/mirror"
 )
 
@@ -19,6 +21,7 @@ const usage = `devhost runs a Kubernetes cluster on this machine for development
   devhost down        stop it
   devhost status      what runs; exit status 1 unless it is ready
   devhost mirror DIR  fill DIR with what workers download (KUBEBYON_MIRROR_DIR)
+  devhost machine …   up, exec, down, list: other machines on the host's network
 
   KUBEBYON_CACHE            programs and images (default ~/.cache/kubebyon)
   KUBEBYON_STATE            this run's files (default .run in the repository)
@@ -32,11 +35,14 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 		fmt.Fprint(stderr, usage)
 		return 2
 	}
+	if args[0] == "machine" {
+		return machine.CLI(ctx, args[1:], stdout, stderr)
+	}
 	err := command(ctx, args, lookup, stdout, stderr)
-	switch err {
-	case nil:
+	switch {
+	case err == nil:
 		return 0
-	case errUsage:
+	case errors.Is(err, errUsage):
 		fmt.Fprint(stderr, usage)
 		return 2
 	default:
@@ -45,7 +51,7 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 	}
 }
 
-var errUsage = fmt.Errorf("wrong usage")
+var errUsage = errors.New("wrong usage")
 
 func command(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) error {
 	if len(args) == 3 && args[0] == host.ProvisionerCommand {

@@ -59,7 +59,7 @@ func (h *Host) Up(ctx context.Context) (err error) {
 	if err := h.load(); err != nil {
 		return err
 	}
-	if h.whole() && h.ready(ctx) == nil {
+	if h.whole() && until(ctx, 20*time.Second, "the cluster that runs already", func() error { return h.ready(ctx) }) == nil {
 		h.Say("already up")
 		return nil
 	}
@@ -215,7 +215,7 @@ func (h *Host) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.QPS, c.Burst, c.Timeout = 50, 100, 5*time.Second
+	c.QPS, c.Burst, c.Timeout, c.Proxy = 50, 100, 5*time.Second, direct
 	return c, nil
 }
 

@@ -18,12 +18,15 @@ import (
 	"github.com/kubebyon/kubebyon/deploy/devhost/process"
 )
 
-// bridge makes the bridge that every machine hangs on, unless it is there.
+// bridge makes the bridge that every machine hangs on, unless it is there. Its hardware address is fixed: a bridge
+// otherwise takes the lowest of its ports', and each that comes or goes would cut the others off from their gateway
+// for seconds.
 func bridge(ctx context.Context, n layout.Net) error {
 	if _, err := os.Stat("/sys/class/net/" + n.Bridge()); err == nil {
 		return nil
 	}
-	if err := run(ctx, "ip", "link", "add", n.Bridge(), "type", "bridge"); err != nil {
+	mac := fmt.Sprintf("02:c6:12:%02x:00:01", n.Octet())
+	if err := run(ctx, "ip", "link", "add", n.Bridge(), "address", mac, "type", "bridge"); err != nil {
 		return err
 	}
 	if err := run(ctx, "ip", "address", "add", n.Gateway().String()+"/24", "dev", n.Bridge()); err != nil {
@@ -94,21 +97,21 @@ func (h *Host) startMachine(ctx context.Context) error {
 
 func (h *Host) connect(ctx context.Context, pid int) error {
 	n := h.Layout.Net
-	if err := bridge(ctx, n); err != nil {
-		return err
-	}
-	// The kernel removes a dead machine's cable a moment after its last process, so an old one may be in the way.
-	var err error
-	for range 40 {
-		if err = run(ctx, "ip", "link", "add", n.Veth(), "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(pid)); err == nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	// The kernel removes a dead machine's cable a moment after its last process, so an old one may be in the way; and
+	// the last worker that goes takes the bridge with it.
+	err := until(ctx, 3*time.Second, "the machine's cable", func() error {
+		return run(ctx, "ip", "link", "add", n.Veth(), "type", "veth", "peer", "name", "eth0", "netns", fmt.Sprint(pid))
+	})
 	if err != nil {
 		return err
 	}
-	if err := run(ctx, "ip", "link", "set", n.Veth(), "master", n.Bridge(), "up"); err != nil {
+	err = until(ctx, 3*time.Second, "the bridge", func() error {
+		if err := bridge(ctx, n); err != nil {
+			return err
+		}
+		return run(ctx, "ip", "link", "set", n.Veth(), "master", n.Bridge(), "up")
+	})
+	if err != nil {
 		return err
 	}
 	script := fmt.Sprintf("ip link set lo up && ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via %s", n.Host(), n.Gateway())

@@ -3,6 +3,8 @@ package host
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"os"
 
 	"k8s.io/client-go/kubernetes"
@@ -26,7 +28,7 @@ func (h *Host) startProvisioner(ctx context.Context) error {
 		return err
 	}
 	rec, err := process.Command{Name: ProvisionerCommand, Path: h.Self, Args: []string{ProvisionerCommand, h.pki("admin.kubeconfig"), h.dir("volumes")},
-		Env: []string{"PATH=" + nodePath}, Log: h.dir("log/provisioner.log")}.Start()
+		Env: []string{"PATH=" + nodePath}, Log: h.dir("log/provisioner.log"), Join: process.Spaces{Cgroups: h.state.Spaces.Cgroups}}.Start()
 	if err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func Provisioner(ctx context.Context, kubeconfig, dir string) error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = 50, 100
+	config.QPS, config.Burst, config.Proxy = 50, 100, direct
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err
@@ -50,3 +52,6 @@ func Provisioner(ctx context.Context, kubeconfig, dir string) error {
 	f := provision.Folders{Client: client, Dir: dir, InNode: volumesInNode, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	return f.Run(ctx)
 }
+
+// direct keeps proxies of the environment out of the way to our own cluster.
+func direct(*http.Request) (*url.URL, error) { return nil, nil }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -128,20 +129,38 @@ func Delegate(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+cpu +cpuset +io +memory +pids"), 0o644)
 }
 
-// RemoveCgroups removes the groups with all below them. Processes that were just killed keep them busy for a moment.
+// RemoveCgroups removes the groups with all below them. What still runs in one is killed: nobody but us starts
+// anything there, so a process that was started and not recorded, because its starter died, ends here.
 func RemoveCgroups(groups []string) error {
 	var errs []error
 	for _, g := range groups {
 		var err error
 		for range 40 {
+			killAll(g)
 			if err = removeTree(g); err == nil {
 				break
 			}
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // the dead keep a group busy for a moment
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// killAll sends SIGKILL to every process in the group and below it.
+func killAll(group string) {
+	_ = filepath.WalkDir(group, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return nil
+		}
+		b, _ := os.ReadFile(filepath.Join(p, "cgroup.procs"))
+		for _, f := range strings.Fields(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil && pid > 0 && pid != os.Getpid() {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		return nil
+	})
 }
 
 func removeTree(dir string) error {
