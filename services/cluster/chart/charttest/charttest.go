@@ -94,7 +94,7 @@ func Start(t testing.TB, values map[string]any) *ControlPlane {
 	t.Helper()
 	objects := Render(t, values)
 	c := &ControlPlane{t: t, binaries: binaries(t), dir: t.TempDir(), commands: map[string][]string{}, processes: map[string]*exec.Cmd{}}
-	c.PKI, c.Access = secret(t, objects["Secret/"+chart.PKISecretName(Release)]), secret(t, objects["Secret/"+chart.KubeconfigSecretName(Release)])
+	c.PKI, c.Access = Secret(t, objects["Secret/"+chart.PKISecretName(Release)]), Secret(t, objects["Secret/"+chart.KubeconfigSecretName(Release)])
 
 	ports := freePorts(t, 5)
 	c.Server = fmt.Sprintf("https://127.0.0.1:%d", ports[0])
@@ -186,7 +186,8 @@ func (c *ControlPlane) start(name string, env []corev1.EnvVar) {
 	c.processes[name] = command
 }
 
-func secret(t testing.TB, object *unstructured.Unstructured) *corev1.Secret {
+// Secret is a rendered object as a Secret.
+func Secret(t testing.TB, object *unstructured.Unstructured) *corev1.Secret {
 	t.Helper()
 	var out corev1.Secret
 	convert(t, object, &out)
