@@ -18,13 +18,16 @@ import (
 //go:embed all:upstream
 var upstream embed.FS
 
+// Files is the chart's folder.
+func Files() (fs.FS, error) { return fs.Sub(upstream, "upstream") }
+
 // Load parses the embedded chart. Each call gives its own copy, which the caller may hand to one Helm action.
 func Load() (*helmchart.Chart, error) {
-	root, err := fs.Sub(upstream, "upstream")
+	files, err := Files()
 	if err != nil {
 		return nil, fmt.Errorf("embedded chart: %w", err)
 	}
-	return LoadFS(root)
+	return LoadFS(files)
 }
 
 // LoadFS parses a chart whose Chart.yaml is at the root of files.

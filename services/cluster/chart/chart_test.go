@@ -150,7 +150,7 @@ func TestValuesAreRefused(t *testing.T) {
 
 // One values file serves both charts: what ours accepts, the vendor's must know.
 func TestValuesAreTheVendors(t *testing.T) {
-	vendor := read(t, "vcluster-0.33.0.schema.json")
+	vendor := charttest.VClusterSchema()
 	loaded, err := chart.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -238,25 +238,8 @@ exportKubeConfig: {server: "https://tenant.example.org:443"}
 
 // token, node and edge read the same names, labels and ports, whichever chart made them.
 func TestSurfaceIsTheVendors(t *testing.T) {
-	var vendor []struct {
-		Kind, Name string
-		Labels     map[string]string
-		Spec       struct {
-			ServiceName string
-			Selector    any
-			Ports       []struct {
-				Name             string
-				Port, TargetPort int
-				Protocol         string
-			}
-			VolumeClaimTemplates []string
-		}
-	}
-	if err := json.Unmarshal(read(t, "vcluster-0.33.0.objects.json"), &vendor); err != nil {
-		t.Fatal(err)
-	}
 	objects := charttest.Render(t, nil)
-	for _, theirs := range vendor {
+	for _, theirs := range charttest.VClusterObjects() {
 		switch key := theirs.Kind + "/" + theirs.Name; key {
 		case "ServiceAccount/vc-workload-acme", "Secret/vc-config-acme", "Role/vc-acme", "RoleBinding/vc-acme":
 			continue // the syncer's own

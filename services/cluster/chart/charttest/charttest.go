@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	helmchart "helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 	appsv1 "k8s.io/api/apps/v1"
@@ -48,6 +49,11 @@ func TryRender(values map[string]any, cfg *rest.Config) (map[string]*unstructure
 	if err != nil {
 		return nil, err
 	}
+	return RenderChart(loaded, values, cfg)
+}
+
+// RenderChart is TryRender of another chart.
+func RenderChart(loaded *helmchart.Chart, values map[string]any, cfg *rest.Config) (map[string]*unstructured.Unstructured, error) {
 	release := chartutil.ReleaseOptions{Name: Release, Namespace: Namespace, Revision: 1, IsInstall: true}
 	full, err := chartutil.ToRenderValues(loaded, values, release, nil)
 	if err != nil {
@@ -63,7 +69,7 @@ func TryRender(values map[string]any, cfg *rest.Config) (map[string]*unstructure
 	}
 	objects := map[string]*unstructured.Unstructured{}
 	for name, text := range files {
-		for _, doc := range strings.Split(text, "\n---\n") {
+		for _, doc := range strings.Split("\n"+text, "\n---\n") {
 			object := &unstructured.Unstructured{}
 			if err := yaml.UnmarshalStrict([]byte(doc), &object.Object); err != nil {
 				return nil, fmt.Errorf("%s: %w", name, err)
