@@ -1,0 +1,241 @@
+// Package app composes the gateway. It must stay usable twice in one process: no globals, no environment.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
+	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
+	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
+	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
+	"github.com/kubebyon/kubebyon/gateway/internal/session"
+	"github.com/kubebyon/kubebyon/gateway/internal/settings"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	"github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+)
+
+// drainTime is how long requests under way may take once the process is told to stop.
+const drainTime = 15 * time.Second
+
+// Deps come from whoever composes the gateway. What is nil Run makes by itself.
+type Deps struct {
+	Log      *slog.Logger
+	NATS     *nats.Conn   // not closed by Run
+	Listener net.Listener // closed by Run
+}
+
+// Main is the whole command; it returns the exit status.
+func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	fail := func(err error) int {
+		fmt.Fprintf(stderr, "kubebyon-gateway: %v\n", err)
+		return 1
+	}
+	if len(args) > 0 {
+		return fail(errors.New("it takes no arguments; it is configured by KUBEBYON_ variables"))
+	}
+	cfg, err := LoadConfig(lookup)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, stop := lifecycle.WithSignals(ctx)
+	defer stop()
+	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
+	flush, err := telemetry.Setup(ctx, "kubebyon-gateway", version(), log)
+	if err != nil {
+		return fail(err)
+	}
+	err = Run(ctx, cfg, Deps{Log: log})
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := flush(bounded); err != nil {
+		log.Warn("telemetry not flushed", slog.Any("error", err))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+// Run serves until ctx ends, then lets requests finish. It answers from the start, while PostgreSQL and NATS are
+// waited for. It fails when the address cannot be listened on or the database cannot be migrated.
+func Run(ctx context.Context, cfg Config, deps Deps) error {
+	log := deps.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	files, err := mirror.Open(cfg.MirrorDir, log)
+	if err != nil {
+		return fmt.Errorf("KUBEBYON_MIRROR_DIR: %w", err)
+	}
+	defer func() { _ = files.Close() }()
+	listener := deps.Listener
+	if listener == nil {
+		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", string(cfg.HTTPAddr)); err != nil {
+			return fmt.Errorf("KUBEBYON_HTTP_ADDR: %w", err)
+		}
+	}
+	edge := httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure})
+	// Requests under way still need PostgreSQL and NATS after ctx has ended.
+	drained := make(chan struct{})
+	return lifecycle.Run(ctx,
+		lifecycle.Part{Name: "http", Run: func(ctx context.Context) error {
+			defer close(drained)
+			return serve(ctx, log, listener, edge.Handler())
+		}},
+		lifecycle.Part{Name: "mirror", Run: files.Run},
+		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, listener, edge, drained) }},
+		lifecycle.Part{Name: "services", Run: func(ctx context.Context) error { return services(ctx, log, cfg, deps.NATS, edge, drained) }},
+	)
+}
+
+func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		WriteTimeout:      time.Minute, // a download moves its own on
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	log.InfoContext(ctx, "http listening", slog.String("addr", listener.Addr().String()))
+	stopped := make(chan error, 1)
+	go func() {
+		<-ctx.Done()
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+		defer cancel()
+		err := server.Shutdown(bounded)
+		if err != nil {
+			_ = server.Close()
+			log.Warn("requests cut off at stop", slog.Any("error", err))
+		}
+		stopped <- nil
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err // the failure ends ctx, and with it the goroutine above
+	}
+	return <-stopped
+}
+
+// identity brings up what stands on PostgreSQL, and makes the first administrator or the link for making one.
+func identity(ctx context.Context, log *slog.Logger, cfg Config, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
+	pool, err := postgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+	if err != nil {
+		return ended(ctx, err)
+	}
+	defer pool.Close()
+	if err := postgres.Migrate(ctx, pool, "gateway", migrations.FS); err != nil {
+		return ended(ctx, err)
+	}
+	// Half of the cores and at least two hashes at a time, so that log-ins never take the whole machine.
+	hasher, err := account.NewHasher(max(2, runtime.NumCPU()/2), 5*time.Second)
+	if err != nil {
+		return err
+	}
+	rows := store.NewStore(pool)
+	accounts := account.NewService(rows, hasher, time.Now)
+	wishes := settings.NewService(rows)
+	if err := patiently(ctx, log, func() error { return firstAdmin(ctx, log, cfg, accounts, wishes, listener) }); err != nil {
+		return ended(ctx, err)
+	}
+	edge.AttachIdentity(httpapi.Identity{
+		Accounts: accounts, Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
+	})
+	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
+	<-drained
+	return nil
+}
+
+func firstAdmin(ctx context.Context, log *slog.Logger, cfg Config, accounts *account.Service, wishes *settings.Service, listener net.Listener) error {
+	if cfg.adminPassword != "" {
+		made, err := accounts.EnsureAdmin(ctx, cfg.AdminEmail, string(cfg.adminPassword))
+		if made {
+			log.InfoContext(ctx, "first administrator made", slog.String("email", cfg.AdminEmail))
+		}
+		return err
+	}
+	token, err := accounts.NewSetupToken(ctx)
+	if err != nil || token == "" {
+		return err
+	}
+	now, err := wishes.Read(ctx)
+	if err != nil {
+		return err
+	}
+	base := now.PublicBaseURL
+	if base == "" {
+		base = localURL(listener.Addr())
+	}
+	log.WarnContext(ctx, "there is no account yet: open the link once, within 24 hours, to make the first administrator",
+		slog.String("link", base+"/setup#token="+token))
+	return nil
+}
+
+// localURL is where this machine reaches a listener.
+func localURL(addr net.Addr) string {
+	host, port, err := net.SplitHostPort(addr.String())
+	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, port)
+}
+
+func services(ctx context.Context, log *slog.Logger, cfg Config, conn *nats.Conn, edge *httpapi.Server, drained <-chan struct{}) error {
+	if conn == nil {
+		made, err := rpc.Connect(ctx, cfg.NATSURL, "gateway", log)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		defer made.Close()
+		conn = made
+	}
+	edge.AttachServices(httpapi.NewServices(conn))
+	<-drained
+	return nil
+}
+
+// patiently repeats do while the database is away.
+func patiently(ctx context.Context, log *slog.Logger, do func() error) error {
+	for {
+		err := do()
+		if !fault.Is(err, fault.Unavailable) {
+			return err
+		}
+		log.WarnContext(ctx, "database away, trying again", slog.Any("error", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// ended makes the end of ctx no failure.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}

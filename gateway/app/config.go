@@ -1,0 +1,133 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/pkg/config"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+)
+
+// Config is the gateway's environment. Its addresses for people and workers are no part of it: an administrator
+// keeps them in the settings.
+type Config struct {
+	config.Common
+
+	HTTPAddr    config.HostPort `env:"KUBEBYON_HTTP_ADDR" envDefault:":8080"`
+	DatabaseDSN config.DSN      `env:"KUBEBYON_DATABASE_DSN,required"`
+	NATSURL     string          `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" secret:"true"` // may hold a password
+
+	AdminEmail        string `env:"KUBEBYON_ADMIN_EMAIL" envDefault:"admin@kubebyon.local" accepts:"an e-mail address"`
+	AdminPasswordFile string `env:"KUBEBYON_ADMIN_PASSWORD_FILE" accepts:"the path of a file that holds a password of at least 12 characters"`
+	MirrorDir         string `env:"KUBEBYON_MIRROR_DIR" accepts:"the path of an existing folder"`
+
+	SessionCookieSecure bool           `env:"KUBEBYON_SESSION_COOKIE_SECURE" envDefault:"false"`
+	CORSAllowedOrigins  []Origin       `env:"KUBEBYON_CORS_ALLOWED_ORIGINS" accepts:"a comma-separated list of origins such as https://console.example.com, or *"`
+	TrustedProxies      []netip.Prefix `env:"KUBEBYON_TRUSTED_PROXY_CIDRS" accepts:"a comma-separated list of networks such as 10.0.0.0/8"`
+
+	JoinLimit joinLimit
+	AuthLimit authLimit
+
+	adminPassword telemetry.Secret
+}
+
+type joinLimit struct {
+	WindowSeconds Count `env:"KUBEBYON_JOIN_RATE_LIMIT_WINDOW_SECONDS" envDefault:"3" accepts:"a whole number from 1 to 1000000"`
+	Burst         Count `env:"KUBEBYON_JOIN_RATE_LIMIT_BURST" envDefault:"5" accepts:"a whole number from 1 to 1000000"`
+	MaxEntries    Count `env:"KUBEBYON_JOIN_RATE_LIMIT_MAX_ENTRIES" envDefault:"10000" accepts:"a whole number from 1 to 1000000"`
+}
+
+type authLimit struct {
+	WindowSeconds Count `env:"KUBEBYON_AUTH_RATE_LIMIT_WINDOW_SECONDS" envDefault:"30" accepts:"a whole number from 1 to 1000000"`
+	Burst         Count `env:"KUBEBYON_AUTH_RATE_LIMIT_BURST" envDefault:"5" accepts:"a whole number from 1 to 1000000"`
+	MaxEntries    Count `env:"KUBEBYON_AUTH_RATE_LIMIT_MAX_ENTRIES" envDefault:"5000" accepts:"a whole number from 1 to 1000000"`
+}
+
+// Count is a whole number from 1 to 1000000.
+type Count int
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *Count) UnmarshalText(text []byte) error {
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 || n > 1_000_000 {
+		return errors.New("it is out of range")
+	}
+	*c = Count(n)
+	return nil
+}
+
+// Origin is a browser's origin, scheme://host[:port], or * for all of them.
+type Origin string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (o *Origin) UnmarshalText(text []byte) error {
+	given := strings.TrimSpace(string(text))
+	u, err := url.Parse(given)
+	switch {
+	case given == "*":
+	case err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "":
+		return errors.New("an origin starts with https:// or http://")
+	case u.Scheme+"://"+u.Host != given || strings.ContainsAny(given, "*"):
+		return errors.New("an origin has no path, no wildcard and no trailing slash")
+	}
+	*o = Origin(strings.ToLower(given))
+	return nil
+}
+
+// LoadConfig reads the environment. Its error is one line that names the variable and says what it accepts.
+func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
+	cfg, err := config.Load[Config](lookup)
+	if err != nil {
+		return Config{}, err
+	}
+	if account.CheckEmail(cfg.AdminEmail) != nil {
+		return Config{}, fmt.Errorf("KUBEBYON_ADMIN_EMAIL: %.80q is no e-mail address; it accepts one such as admin@example.com", cfg.AdminEmail)
+	}
+	if cfg.AdminPasswordFile != "" {
+		if cfg.adminPassword, err = readPassword(cfg.AdminPasswordFile); err != nil {
+			return Config{}, fmt.Errorf("KUBEBYON_ADMIN_PASSWORD_FILE: %.200q %w; it accepts the path of a file that holds a password of at least %d characters",
+				cfg.AdminPasswordFile, err, account.MinPassword)
+		}
+	}
+	if cfg.MirrorDir != "" {
+		if info, err := os.Stat(cfg.MirrorDir); err != nil || !info.IsDir() {
+			return Config{}, fmt.Errorf("KUBEBYON_MIRROR_DIR: %.200q is no folder that can be read; it accepts the path of an existing folder", cfg.MirrorDir)
+		}
+	}
+	return cfg, nil
+}
+
+// readPassword never puts the file's text into an error.
+func readPassword(path string) (telemetry.Secret, error) {
+	const most = 8 << 10
+	f, err := os.Open(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return "", errors.New("does not exist")
+	case err != nil:
+		return "", errors.New("cannot be read")
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err != nil || info.IsDir() {
+		return "", errors.New("is not a file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
+		return "", errors.New("cannot be read")
+	case len(text) > most:
+		return "", errors.New("is too large for a password")
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
+	if account.CheckPassword(password) != nil {
+		return "", errors.New("holds a password that is too short, too long or not UTF-8")
+	}
+	return telemetry.Secret(password), nil
+}

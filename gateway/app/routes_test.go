@@ -1,0 +1,50 @@
+package app_test
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubebyon/kubebyon/gateway/api"
+	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
+)
+
+func served(t *testing.T) (routes []string) {
+	t.Helper()
+	for _, r := range httpapi.New(httpapi.Options{Log: slog.New(slog.DiscardHandler)}).Routes() {
+		routes = append(routes, r.Method+" "+strings.ReplaceAll(r.Path, "...}", "}"))
+	}
+	slices.Sort(routes)
+	return routes
+}
+
+func TestDescriptionIsValidAndWhole(t *testing.T) {
+	spec, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Validate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var described []string
+	for path, item := range spec.Paths.Map() {
+		for method, operation := range item.Operations() {
+			described = append(described, method+" "+path)
+			if operation.OperationID == "" || operation.Summary == "" || len(operation.Tags) == 0 {
+				t.Errorf("%s %s says nothing about itself", method, path)
+			}
+			needsSession := strings.HasPrefix(path, "/api/console/") || strings.HasPrefix(path, "/api/admin/") || path == "/api/auth/session"
+			if needsSession != (operation.Security != nil) {
+				t.Errorf("%s %s: security", method, path)
+			}
+		}
+	}
+	slices.Sort(described)
+	if diff := cmp.Diff(served(t), described); diff != "" {
+		t.Errorf("served (-) and described (+) differ:\n%s", diff)
+	}
+}

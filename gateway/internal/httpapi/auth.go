@@ -1,0 +1,162 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/rand"
+	_ "embed"
+	"html/template"
+	"net/http"
+	"time"
+
+	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/session"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// sessionCookie is fixed: users' scripts name it.
+const sessionCookie = "kubebyon_session"
+
+type sessionBody struct {
+	User      account.Account `json:"user"`
+	ExpiresAt time.Time       `json:"expires_at"`
+}
+
+func (s *Server) logIn(w http.ResponseWriter, r *http.Request) error {
+	id, err := s.withIdentity()
+	if err != nil {
+		return err
+	}
+	body, err := decode[struct {
+		Email    string `json:"email"`
+		Password string `json:"password"`
+	}](w, r)
+	if err != nil {
+		return err
+	}
+	if err := required("email", body.Email); err != nil {
+		return err
+	}
+	if err := required("password", body.Password); err != nil {
+		return err
+	}
+	found, err := id.Accounts.Authenticate(r.Context(), body.Email, body.Password)
+	if err != nil {
+		return err
+	}
+	return s.openSession(w, r, id, found, http.StatusOK)
+}
+
+func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
+	id, err := s.withIdentity()
+	if err != nil {
+		return err
+	}
+	body, err := decode[struct {
+		Token    string `json:"token"`
+		Email    string `json:"email"`
+		Password string `json:"password"`
+	}](w, r)
+	if err != nil {
+		return err
+	}
+	if err := required("token", body.Token); err != nil {
+		return err
+	}
+	made, err := id.Accounts.Setup(r.Context(), body.Token, body.Email, body.Password)
+	if err != nil {
+		return err
+	}
+	s.log.InfoContext(r.Context(), "first administrator made with the set-up link")
+	return s.openSession(w, r, id, made, http.StatusCreated)
+}
+
+// openSession starts a new session, whatever the request came with, and ends the one that it came with.
+func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identity, a account.Account, status int) error {
+	token, opened, err := id.Sessions.Open(r.Context(), a)
+	if err != nil {
+		return err
+	}
+	if old := sessionToken(r); old != "" {
+		if err := id.Sessions.Close(r.Context(), old); err != nil {
+			return err
+		}
+	}
+	if rec := recordOf(r); rec != nil {
+		rec.user = a.ID
+	}
+	cookie := s.cookie(token)
+	cookie.MaxAge = int(session.Absolute / time.Second)
+	http.SetCookie(w, cookie)
+	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt})
+}
+
+// logOut succeeds without a session too.
+func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
+	if token := sessionToken(r); token != "" {
+		id, err := s.withIdentity()
+		if err != nil {
+			return err
+		}
+		if err := id.Sessions.Close(r.Context(), token); err != nil {
+			return err
+		}
+	}
+	cookie := s.cookie("")
+	cookie.MaxAge = -1
+	http.SetCookie(w, cookie)
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
+	found := sessionOf(r)
+	return writeJSON(w, http.StatusOK, sessionBody{User: found.Account, ExpiresAt: found.ExpiresAt})
+}
+
+func (s *Server) cookie(value string) *http.Cookie {
+	return &http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode}
+}
+
+func sessionToken(r *http.Request) string {
+	cookie, err := r.Cookie(sessionCookie)
+	if err != nil {
+		return ""
+	}
+	return cookie.Value
+}
+
+// sessionOf is for routes that need one; admit put it there.
+func sessionOf(r *http.Request) session.Session {
+	found, _ := r.Context().Value(sessionKey{}).(session.Session)
+	return found
+}
+
+func notLoggedIn() error { return session.Refused() }
+
+func required(field, value string) error {
+	if value == "" {
+		return fault.New(fault.Invalid, "field_required", "%s is missing or empty", field).In(field)
+	}
+	return nil
+}
+
+//go:embed setup.html
+var setupHTML string
+
+var setupTemplate = template.Must(template.New("setup").Parse(setupHTML))
+
+// setupPage is the form behind a set-up link. The link's token stands after #, so it never reaches a server's log.
+func (s *Server) setupPage(w http.ResponseWriter, _ *http.Request) error {
+	nonce := rand.Text()
+	var page bytes.Buffer
+	if err := setupTemplate.Execute(&page, struct {
+		Nonce       string
+		MinPassword int
+	}{nonce, account.MinPassword}); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
+		"'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	writeText(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+	return nil
+}

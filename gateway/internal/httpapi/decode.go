@@ -1,0 +1,149 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"reflect"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// maxBody bounds a request's body, in bytes.
+const maxBody = 64 << 10
+
+// decode reads the one JSON object that the body must be. Every way to be wrong has its code, and names the field
+// where there is one.
+func decode[T any](w http.ResponseWriter, r *http.Request) (T, error) {
+	var value T
+	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" ||
+		(params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
+		return value, fault.New(fault.Unsupported, "json_only", "the body must be JSON").In("Content-Type").
+			Do("send it with the header Content-Type: application/json")
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return value, fault.New(fault.TooLarge, "body_too_large", "the body is larger than %d bytes", maxBody)
+	case err != nil:
+		return value, fault.New(fault.Invalid, "body_unreadable", "the body ended before its announced length").Because(err)
+	case !utf8.Valid(body):
+		return value, fault.New(fault.Invalid, "invalid_json", "the body is not valid UTF-8")
+	}
+	if err := unmarshal(body, &value); err != nil {
+		return value, err
+	}
+	return value, nil
+}
+
+// decodeOptional is decode for a body that may be left out.
+func decodeOptional[T any](w http.ResponseWriter, r *http.Request) (T, error) {
+	if r.ContentLength == 0 {
+		var value T
+		return value, nil
+	}
+	return decode[T](w, r)
+}
+
+func unmarshal(body []byte, into any) error {
+	if len(bytes.TrimSpace(body)) == 0 {
+		return fault.New(fault.Invalid, "invalid_json", "the body is empty; it must be a JSON object")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	var object map[string]json.RawMessage
+	if err := decoder.Decode(&object); err != nil {
+		return explain(err)
+	}
+	if object == nil {
+		return fault.New(fault.Invalid, "wrong_type", "the body must be a JSON object, not null")
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return fault.New(fault.Invalid, "trailing_data", "there is something after the JSON object")
+	}
+	// encoding/json takes NAME for name; the description does not.
+	for name := range object {
+		if !hasField(reflect.TypeOf(into).Elem(), name) {
+			return unknownField(name)
+		}
+	}
+	strict := json.NewDecoder(bytes.NewReader(body))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(into); err != nil {
+		return explain(err)
+	}
+	return nil
+}
+
+func explain(err error) error {
+	var kind *json.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		got, _, _ := strings.Cut(kind.Value, " ")
+		if kind.Field == "" {
+			return fault.New(fault.Invalid, "wrong_type", "the body must be a JSON object, not %s", article(got))
+		}
+		if _, number, ok := strings.Cut(kind.Value, " "); ok {
+			return fault.New(fault.Invalid, "wrong_type", "%s must be %s; %.40s is not possible", kind.Field, expected(kind.Type), number).In(kind.Field)
+		}
+		return fault.New(fault.Invalid, "wrong_type", "%s must be %s, not %s", kind.Field, expected(kind.Type), article(got)).In(kind.Field)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return unknownField(strings.Trim(name, `"`))
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return fault.New(fault.Invalid, "invalid_json", "the body is not valid JSON, at byte %d: %s", syntax.Offset, syntax.Error())
+	}
+	return fault.New(fault.Invalid, "invalid_json", "the body is not valid JSON: it ends too early").Because(err)
+}
+
+func unknownField(name string) error {
+	if len(name) > 60 {
+		name = strings.ToValidUTF8(name[:60], "") + "…"
+	}
+	return fault.New(fault.Invalid, "unknown_field", "there is no field %q here", name).In(name)
+}
+
+func hasField(t reflect.Type, name string) bool {
+	for i := range t.NumField() {
+		tag, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if tag == name && tag != "-" && tag != "" {
+			return true
+		}
+	}
+	return false
+}
+
+func expected(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	case reflect.Slice:
+		return "an array"
+	default:
+		return "an object"
+	}
+}
+
+func article(kind string) string {
+	switch kind {
+	case "bool":
+		return "true or false"
+	case "array", "object":
+		return "an " + kind
+	default:
+		return "a " + kind
+	}
+}

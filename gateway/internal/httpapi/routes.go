@@ -1,0 +1,148 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/kubebyon/kubebyon/pkg/contract"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
+)
+
+// requestTime bounds a request that is not a download. It is longer than any one method's own deadline.
+const requestTime = 25 * time.Second
+
+// Route is a method and a path with {names}.
+type Route struct{ Method, Path string }
+
+// access is who may use a route.
+type access int
+
+const (
+	public  access = iota // anybody
+	signed                // any account
+	admins                // administrators
+	machine               // anybody, and what it answers may be long
+)
+
+type route struct {
+	Route
+	access access
+	handle func(http.ResponseWriter, *http.Request) error
+}
+
+// table is the one list of what is served; whatever differs by route is a column of it.
+func (s *Server) table() []route {
+	const cluster = "/api/console/clusters/{cluster_id}"
+	return []route{
+		{Route{"GET", "/healthz"}, public, s.healthz},
+		{Route{"GET", "/readyz"}, public, s.readyz},
+		{Route{"GET", "/api/openapi.yaml"}, public, s.openAPI},
+
+		{Route{"GET", "/setup"}, public, s.setupPage},
+		{Route{"POST", "/api/auth/setup"}, public, s.setup},
+		{Route{"POST", "/api/auth/login"}, public, s.logIn},
+		{Route{"POST", "/api/auth/logout"}, public, s.logOut},
+		{Route{"GET", "/api/auth/session"}, signed, s.showSession},
+
+		{Route{"GET", "/api/admin/settings"}, admins, s.showSettings},
+		{Route{"PUT", "/api/admin/settings"}, admins, s.changeSettings},
+
+		{Route{"POST", "/api/console/clusters"}, signed, s.createCluster},
+		{Route{"GET", "/api/console/clusters"}, signed, s.listClusters},
+		{Route{"GET", cluster}, signed, s.showCluster},
+		{Route{"PATCH", cluster}, signed, s.changeCluster},
+		{Route{"DELETE", cluster}, signed, s.deleteCluster},
+		{Route{"GET", cluster + "/events"}, signed, s.clusterEvents},
+		{Route{"GET", cluster + "/kubeconfig"}, signed, s.kubeconfig},
+		{Route{"POST", cluster + "/join-token"}, signed, s.createToken},
+		{Route{"GET", cluster + "/join-tokens"}, signed, s.listTokens},
+		{Route{"DELETE", cluster + "/join-tokens/{token_id}"}, signed, s.revokeToken},
+		{Route{"GET", "/api/console/nodes"}, signed, s.listNodes},
+
+		{Route{"GET", "/node/join"}, public, s.joinScript},
+		{Route{"GET", "/node/mirror/{name...}"}, machine, s.mirrorFile},
+	}
+}
+
+// serve admits the request and turns a handler's error into the answer.
+func (s *Server) serve(rt route) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		nameRoute(r, rt)
+		if rt.access != machine {
+			ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		r, err := s.admit(r, rt)
+		if err == nil {
+			err = rt.handle(w, r)
+		}
+		if err != nil {
+			s.fail(w, r, err)
+		}
+	})
+}
+
+// admit refuses cross-site use of a cookie, and who may not use the route. What it returns carries the session.
+func (s *Server) admit(r *http.Request, rt route) (*http.Request, error) {
+	if err := s.crossOrigin.Check(r); err != nil {
+		return r, fault.New(fault.Forbidden, "cross_origin", "a page of another origin may not do this").Because(err)
+	}
+	if rt.access == public || rt.access == machine {
+		return r, nil
+	}
+	token := sessionToken(r)
+	if token == "" {
+		return r, notLoggedIn()
+	}
+	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+		return r, fault.New(fault.Forbidden, "cross_site", "a page of another site may not use this log-in")
+	}
+	id, err := s.withIdentity()
+	if err != nil {
+		return r, err
+	}
+	found, err := id.Sessions.Find(r.Context(), token)
+	if err != nil {
+		return r, err
+	}
+	if rec := recordOf(r); rec != nil {
+		rec.user = found.Account.ID
+	}
+	if rt.access == admins && found.Account.Role != contract.RoleAdmin {
+		return r, fault.New(fault.Forbidden, "admin_only", "this is for administrators")
+	}
+	ctx := context.WithValue(r.Context(), sessionKey{}, found)
+	return r.WithContext(rpc.WithPrincipal(ctx, found.Account.Principal())), nil
+}
+
+// dispatch answers what no route serves in our own form, and leaves the rest to the mux.
+func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
+	h, pattern := s.mux.Handler(r)
+	if pattern != "" {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	probe := &probe{header: http.Header{}}
+	h.ServeHTTP(probe, r)
+	if probe.status == http.StatusMethodNotAllowed {
+		w.Header().Set("Allow", probe.header.Get("Allow"))
+		writeProblem(w, r, http.StatusMethodNotAllowed, keep(r, fault.New(fault.Invalid, "method_not_allowed", "%.16q is not possible here", r.Method).
+			Do("use one of: %s", probe.header.Get("Allow"))))
+		return
+	}
+	s.fail(w, r, fault.New(fault.NotFound, "route_not_found", "there is nothing at this address").
+		Do("see /api/openapi.yaml for what there is"))
+}
+
+// probe learns the status and the headers of an answer, and drops it.
+type probe struct {
+	header http.Header
+	status int
+}
+
+func (p *probe) Header() http.Header         { return p.header }
+func (p *probe) Write(b []byte) (int, error) { return len(b), nil }
+func (p *probe) WriteHeader(status int)      { p.status = status }

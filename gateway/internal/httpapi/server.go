@@ -1,0 +1,86 @@
+// Package httpapi is the HTTP edge: routes, sessions in cookies, and forwarding to the services over NATS. It must
+// never let a credential into a log, a trace or an error, and never forward what it has not checked the shape of.
+package httpapi
+
+import (
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
+	"github.com/kubebyon/kubebyon/gateway/internal/session"
+	"github.com/kubebyon/kubebyon/gateway/internal/settings"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// Options of a Server.
+type Options struct {
+	Log          *slog.Logger
+	Mirror       *mirror.Mirror
+	SecureCookie bool // send the session's cookie over HTTPS alone
+}
+
+// Identity is what stands on PostgreSQL.
+type Identity struct {
+	Accounts *account.Service
+	Sessions *session.Service
+	Settings *settings.Service
+	Database Pinger
+}
+
+// Server answers from its first moment; what needs a part that is not attached yet answers 503.
+type Server struct {
+	log         *slog.Logger
+	mirror      *mirror.Mirror
+	secure      bool
+	crossOrigin *http.CrossOriginProtection
+	identity    atomic.Pointer[Identity]
+	services    atomic.Pointer[Services]
+	routes      []route
+	mux         *http.ServeMux
+}
+
+// New makes a Server without PostgreSQL and NATS.
+func New(o Options) *Server {
+	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
+	s.routes = s.table()
+	for _, rt := range s.routes {
+		s.mux.Handle(rt.Method+" "+rt.Path, s.serve(rt))
+	}
+	return s
+}
+
+// AttachIdentity makes accounts, sessions and settings available.
+func (s *Server) AttachIdentity(i Identity) { s.identity.Store(&i) }
+
+// AttachServices makes the services available.
+func (s *Server) AttachServices(v Services) { s.services.Store(&v) }
+
+// Handler is the whole edge.
+func (s *Server) Handler() http.Handler {
+	return hideQuery(trace(s.observe(http.HandlerFunc(s.dispatch))))
+}
+
+// Routes lists what is served, for comparison with the API's description.
+func (s *Server) Routes() []Route {
+	all := make([]Route, 0, len(s.routes))
+	for _, rt := range s.routes {
+		all = append(all, rt.Route)
+	}
+	return all
+}
+
+func (s *Server) withIdentity() (*Identity, error) {
+	if i := s.identity.Load(); i != nil {
+		return i, nil
+	}
+	return nil, fault.New(fault.Unavailable, "database_unavailable", "the gateway has not reached its database yet").Do("try again in a few seconds")
+}
+
+func (s *Server) withServices() (*Services, error) {
+	if v := s.services.Load(); v != nil {
+		return v, nil
+	}
+	return nil, fault.New(fault.Unavailable, "messaging_unavailable", "the gateway has not reached NATS yet").Do("try again in a few seconds")
+}
