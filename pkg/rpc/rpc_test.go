@@ -90,7 +90,9 @@ func serve(t *testing.T, o rpc.Options, h handler, opts ...natstest.Option) (*rp
 	return s, connect(t, url), log
 }
 
-func same(_ context.Context, r ask) (answer, error) { return answer(struct{ Text string }{r.Text}), nil }
+func same(_ context.Context, r ask) (answer, error) {
+	return answer(struct{ Text string }{r.Text}), nil
+}
 
 func wantFault(t *testing.T, err error, kind fault.Kind, code string) *fault.Error {
 	t.Helper()
@@ -372,13 +374,19 @@ func TestTheDeadlineCrosses(t *testing.T) {
 func TestTheMethodsTimeoutIsTheMost(t *testing.T) {
 	short := echo
 	short.Timeout = 150 * time.Millisecond
-	_, conn, _ := serve(t, rpc.Options{}, func(ctx context.Context, _ ask) (answer, error) { time.Sleep(400 * time.Millisecond); return answer{}, nil })
+	_, conn, _ := serve(t, rpc.Options{}, func(ctx context.Context, _ ask) (answer, error) {
+		time.Sleep(400 * time.Millisecond)
+		return answer{}, nil
+	})
 	_, err := rpc.Client(conn, short)(t.Context(), ask{})
 	wantFault(t, err, fault.Timeout, "service_timeout")
 }
 
 func TestCancelledCallersLeaveAtOnce(t *testing.T) {
-	_, conn, _ := serve(t, rpc.Options{}, func(ctx context.Context, _ ask) (answer, error) { time.Sleep(300 * time.Millisecond); return answer{}, nil })
+	_, conn, _ := serve(t, rpc.Options{}, func(ctx context.Context, _ ask) (answer, error) {
+		time.Sleep(300 * time.Millisecond)
+		return answer{}, nil
+	})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	start := time.Now()

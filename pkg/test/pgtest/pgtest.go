@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -23,6 +22,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/kubebyon/kubebyon/pkg/test/internal/leash"
 )
 
 const hint = "install it with: apt-get install -y postgresql"
@@ -51,11 +52,10 @@ func New(t testing.TB) string {
 
 // Server is a PostgreSQL of one test, which may stop and start it.
 type Server struct {
-	dir  string
-	bin  string
-	cred *syscall.Credential
-	tie  io.Closer // closing it ends the server
-	cmd  *exec.Cmd
+	dir   string
+	bin   string
+	cred  *syscall.Credential
+	leash *leash.Leash
 }
 
 // Private starts a server for this test alone.
@@ -78,7 +78,10 @@ func Start() (*Server, error) { return start() }
 // Stop ends the server as a crash would; its data stay.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
-	s.stop()
+	if err := s.leash.Keep(); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	s.leash.Close()
 }
 
 // Start brings a stopped server back.
@@ -105,17 +108,6 @@ func (s *Server) exec(sql string) error {
 	_, err = c.Exec(ctx, sql)
 	return err
 }
-
-// supervisor runs the server and waits for the end of its standard input, which is the end of the test binary whichever
-// way that comes. In a process group of its own no Ctrl-C reaches it first.
-const supervisor = `
-"$1/postgres" -D "$2/data" -k "$2" </dev/null >>"$2/log" 2>&1 &
-pid=$!
-cat >/dev/null
-kill -QUIT "$pid" 2>/dev/null
-wait "$pid"
-[ -e "$2/keep" ] || rm -rf "$2"
-`
 
 const settings = `
 listen_addresses = ''
@@ -162,7 +154,8 @@ func (s *Server) initialise() error {
 	}
 	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"), "-U", "kubebyon",
 		"--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
-	s.as(cmd)
+	cmd.Dir, cmd.Env = s.dir, leash.Env(s.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
@@ -174,57 +167,31 @@ func (s *Server) initialise() error {
 	return errors.Join(err, f.Close())
 }
 
-func (s *Server) as(cmd *exec.Cmd) {
-	cmd.Dir = s.dir
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C.UTF-8", "HOME=" + s.dir}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: s.cred}
-}
-
-// run starts the supervisor and waits until the server answers.
+// run starts the server and waits until it answers.
 func (s *Server) run() error {
-	_ = os.Remove(filepath.Join(s.dir, "keep"))
-	cmd := exec.Command("/bin/sh", "-c", supervisor, "sh", s.bin, s.dir)
-	s.as(cmd)
-	tie, err := cmd.StdinPipe()
+	var err error
+	s.leash, err = leash.Start(s.dir, s.cred, "QUIT", leash.Command{Name: "postgres",
+		Args: []string{filepath.Join(s.bin, "postgres"), "-D", filepath.Join(s.dir, "data"), "-k", s.dir}})
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	s.cmd, s.tie = cmd, tie
 	var last error
 	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if last = s.exec("SELECT 1"); last == nil {
 			return nil
 		}
-		text, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-		if strings.Contains(string(text), "FATAL:  could not") {
-			last = errors.New(string(text))
+		if text := s.leash.Dead("postgres"); text != "" {
+			last = errors.New(text)
 			break
 		}
 	}
-	s.end()
+	s.leash.Close()
 	return fmt.Errorf("the server does not start: %w", last)
-}
-
-func (s *Server) stop() {
-	_ = os.WriteFile(filepath.Join(s.dir, "keep"), nil, 0o600)
-	s.end()
-}
-
-func (s *Server) end() {
-	if s.cmd == nil {
-		return
-	}
-	_ = s.tie.Close()
-	_ = s.cmd.Wait()
-	s.cmd = nil
 }
 
 // Remove ends the server and deletes its data.
 func (s *Server) Remove() {
-	s.end()
+	s.leash.Close()
 	_ = os.RemoveAll(s.dir)
 }
 
