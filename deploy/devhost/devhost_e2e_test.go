@@ -188,6 +188,7 @@ func connect(t *testing.T, d devhost) kubernetes.Interface {
 
 // volumes runs a StatefulSet whose pod adds a line to its volume at each start and serves it.
 func volumes(t *testing.T, client kubernetes.Interface, d devhost) {
+	t.Helper()
 	ctx := t.Context()
 	labels := map[string]string{"app": "web"}
 	_, err := client.AppsV1().StatefulSets("default").Create(ctx, &appsv1.StatefulSet{
@@ -241,6 +242,7 @@ func volumes(t *testing.T, client kubernetes.Interface, d devhost) {
 
 // proxyImage runs kube-proxy out of its image in a pod's own network and looks for its rules there.
 func proxyImage(t *testing.T, client kubernetes.Interface, d devhost) {
+	t.Helper()
 	ctx := t.Context()
 	dir := filepath.Join(t.TempDir(), "mirror")
 	d.must(t, "mirror", dir)
@@ -303,6 +305,7 @@ func proxyImage(t *testing.T, client kubernetes.Interface, d devhost) {
 
 // foreign uses the running host as if it were the user's own cluster.
 func foreign(t *testing.T, d devhost) {
+	t.Helper()
 	state := filepath.Join(t.TempDir(), "foreign")
 	up := func(kubeconfig, verb string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), d.program, verb)

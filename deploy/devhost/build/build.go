@@ -175,7 +175,7 @@ func lock(cache string, say func(string, ...any)) (func(), error) {
 		for unix.Flock(int(f.Fd()), unix.LOCK_EX) == unix.EINTR {
 		}
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 func exists(path string) bool {

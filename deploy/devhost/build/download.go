@@ -33,7 +33,7 @@ func download(ctx context.Context, url, file string) error {
 	if err != nil {
 		return err
 	}
-	defer published.Close()
+	defer func() { _ = published.Close() }()
 	b, err := io.ReadAll(io.LimitReader(published, 1024))
 	if err != nil {
 		return err
@@ -46,14 +46,14 @@ func download(ctx context.Context, url, file string) error {
 	if err != nil {
 		return err
 	}
-	defer body.Close()
+	defer func() { _ = body.Close() }()
 	return store(body, file, want, url)
 }
 
 // store writes r to file, whole and with the wanted SHA-256, or not at all.
 func store(r io.Reader, file, want, from string) error {
 	next := file + ".next"
-	defer os.Remove(next)
+	defer func() { _ = os.Remove(next) }()
 	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func get(ctx context.Context, client *http.Client, url string) (io.ReadCloser, e
 		return nil, err
 	}
 	if res.StatusCode != http.StatusOK {
-		res.Body.Close()
+		_ = res.Body.Close()
 		return nil, fmt.Errorf("%s: %s", url, res.Status)
 	}
 	return res.Body, nil

@@ -37,9 +37,13 @@ func bridge(ctx context.Context, n layout.Net) error {
 
 // removeBridge removes the bridge once no machine hangs on it.
 func removeBridge(ctx context.Context, n layout.Net) error {
-	ports, err := os.ReadDir("/sys/class/net/" + n.Bridge() + "/brif")
-	if err != nil || len(ports) > 0 {
+	bridge := "/sys/class/net/" + n.Bridge()
+	if _, err := os.Stat(bridge); errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	ports, err := os.ReadDir(bridge + "/brif")
+	if err != nil || len(ports) > 0 {
+		return err
 	}
 	return run(ctx, "ip", "link", "delete", n.Bridge())
 }
@@ -69,11 +73,11 @@ func (h *Host) startMachine(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	rec, err := process.Command{Name: "machine", Path: h.Self, Args: []string{InitCommand, string(arg)},
 		Env: []string{"PATH=" + nodePath}, Log: h.dir("log/machine.log"), Join: process.Spaces{Cgroups: groups}, Files: []*os.File{w},
 		Clone: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWPID}.Start()
-	w.Close()
+	_ = w.Close()
 	if err != nil {
 		return fmt.Errorf("%w (this needs root; in a container, a privileged one)", err)
 	}

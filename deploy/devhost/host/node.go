@@ -114,9 +114,9 @@ func (h *Host) startContainerd(ctx context.Context) error {
 	}
 	socket := fmt.Sprintf("/proc/%d/root/run/containerd/containerd.sock", h.state.Spaces.PID)
 	if err := until(ctx, 20*time.Second, "containerd's socket (see "+h.dir("log/containerd.log")+")", func() error {
-		c, err := net.DialTimeout("unix", socket, time.Second)
+		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
 		if err == nil {
-			c.Close()
+			_ = c.Close()
 		}
 		return err
 	}); err != nil {

@@ -117,7 +117,7 @@ func (p *pki) sign(t *x509.Certificate, ca *authority) ([]byte, crypto.Signer) {
 	if t.SerialNumber, p.err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); p.err != nil {
 		return nil, nil
 	}
-	parent, signer := t, crypto.Signer(key)
+	parent, signer := t, key
 	if ca != nil {
 		parent, signer = ca.cert, ca.key
 	}

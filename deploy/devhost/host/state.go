@@ -62,10 +62,10 @@ func (h *Host) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, fmt.Errorf("another up or down is at work on %s: wait for it", h.Layout.State)
 	}
-	return func() { f.Close() }, nil
+	return func() { _ = f.Close() }, nil
 }
 
 // claim takes the machine-wide network for this state folder, or says whose it is.
@@ -88,8 +88,11 @@ func (h *Host) claim() error {
 
 func (h *Host) unclaim() error {
 	b, err := os.ReadFile(h.Layout.Net.Owner())
-	if err != nil || strings.TrimSpace(string(b)) != h.Layout.State {
+	if errors.Is(err, os.ErrNotExist) {
 		return nil
+	}
+	if err != nil || strings.TrimSpace(string(b)) != h.Layout.State {
+		return err
 	}
 	return os.Remove(h.Layout.Net.Owner())
 }

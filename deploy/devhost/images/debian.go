@@ -81,7 +81,7 @@ func libraries(roots []string) (map[string]string, error) {
 		}
 		needed, err := f.ImportedLibraries()
 		loader := interpreter(f)
-		f.Close()
+		_ = f.Close()
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}

@@ -27,7 +27,6 @@ type spec struct {
 	iptables   bool              // the packet filter's Debian tools, and a shell to choose between them
 	shell      bool              // busybox with its applets in /bin
 	entrypoint []string
-	workdir    string
 }
 
 func specs() map[string]spec {

@@ -61,7 +61,7 @@ func write(file string, s spec, entries []entry) error {
 		return err
 	}
 	next := file + ".next"
-	defer os.Remove(next)
+	defer func() { _ = os.Remove(next) }()
 	if err := tarball.WriteToFile(next, ref, img); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (e entry) write(tw *tar.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	i, err := f.Stat()
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func archive(target string, files []string) error {
 		return err
 	}
 	next := target + ".next"
-	defer os.Remove(next)
+	defer func() { _ = os.Remove(next) }()
 	if err := writeArchive(next, files); err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(target), err)
 	}
@@ -83,7 +83,7 @@ func add(tw *tar.Writer, file string) error {
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer func() { _ = in.Close() }()
 	i, err := in.Stat()
 	if err != nil {
 		return err

@@ -150,7 +150,10 @@ func RemoveCgroups(groups []string) error {
 // killAll sends SIGKILL to every process in the group and below it.
 func killAll(group string) {
 	_ = filepath.WalkDir(group, func(p string, d fs.DirEntry, err error) error {
-		if err != nil || !d.IsDir() {
+		if err != nil {
+			return fs.SkipDir // it has just gone
+		}
+		if !d.IsDir() {
 			return nil
 		}
 		b, _ := os.ReadFile(filepath.Join(p, "cgroup.procs"))

@@ -62,7 +62,7 @@ func (r Record) Stop(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("open process %s (%d): %w", r.Name, r.PID, err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	if !r.Alive() { // the pid could have changed hands before PidfdOpen; from here on fd is that process
 		return nil
 	}

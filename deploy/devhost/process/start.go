@@ -44,7 +44,7 @@ func (c Command) Start() (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	type result struct {
 		pid int
 		err error
@@ -74,11 +74,11 @@ func (c Command) fork(out *os.File) (pid int, err error) {
 		tid := []byte(strconv.Itoa(unix.Gettid()))
 		for _, f := range back {
 			_, _ = f.Write(tid)
-			f.Close()
+			_ = f.Close()
 		}
 	}()
 	if group != nil {
-		defer group.Close()
+		defer func() { _ = group.Close() }()
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(group.Fd())
 	}
 	if err := c.Join.enter(); err != nil {
@@ -97,7 +97,7 @@ func (s Spaces) joinCgroups() (back []*os.File, unified *os.File, err error) {
 	defer func() {
 		if err != nil {
 			for _, f := range back {
-				f.Close()
+				_ = f.Close()
 			}
 		}
 	}()
@@ -149,7 +149,7 @@ func (s Spaces) enter() error {
 		if err != nil {
 			return fmt.Errorf("open %s namespace of %d: %w", k.name, s.PID, err)
 		}
-		defer unix.Close(fd)
+		defer func() { _ = unix.Close(fd) }()
 		fds[i] = fd
 	}
 	for i, k := range kinds {
