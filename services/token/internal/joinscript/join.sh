@@ -356,6 +356,7 @@ key = \"$client_cert\"" ;;
 			if [ -x "$supervisor" ]; then
 				note "stopping containerd"
 				"$supervisor" stop containerd
+				rmdir /run/kubebyon 2>/dev/null
 			elif started_by_systemd && { owned /etc/systemd/system/containerd.service || owned /usr/local/bin/containerd; }; then
 				note "stopping containerd"
 				systemctl disable --now containerd.service >/dev/null 2>&1
@@ -572,7 +573,11 @@ key = \"$client_cert\"" ;;
 		node_name=$own_name
 	fi
 	if [ -z "$node_name" ]; then node_name=$(uname -n | tr 'ABCDEFGHIJKLMNOPQRSTUVWXYZ' 'abcdefghijklmnopqrstuvwxyz'); fi
-	if [ ${#node_name} -gt 63 ] || ! printf '%s\n' "$node_name" | grep -Eqx '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'; then
+	case $node_name in
+	*[!a-z0-9.-]*) plain='' ;; # a line break too, which grep would take for two names
+	*) plain=1 ;;
+	esac
+	if [ -z "$plain" ] || [ ${#node_name} -gt 63 ] || ! printf '%s\n' "$node_name" | grep -Eqx '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*'; then
 		die "'$node_name' cannot be a node's name (at most 63 of a-z, 0-9, '-' and '.', letters or digits at the ends)" "give another one: … | sh -s -- --node-name worker-1"
 	fi
 	case $node_name in
@@ -863,7 +868,8 @@ key = \"$client_cert\"" ;;
 run=/run/kubebyon
 mkdir -p "$run"
 alive() { # the supervisor of $1, and not a process that was given its number later
-	p=$(cat "$run/$1.pid" 2>/dev/null) && [ -r "/proc/${p:-none}/cmdline" ] && tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "kubebyon-node supervise $1"
+	p=$(cat "$run/$1.pid" 2>/dev/null) # and a dead one that nobody reaps has no command line
+	[ -r "/proc/${p:-none}/cmdline" ] && tr '\0' ' ' <"/proc/$p/cmdline" | grep -q "kubebyon-node supervise $1"
 }
 start() {
 	alive "$1" && return 0
@@ -878,13 +884,12 @@ stop() {
 	p=$(cat "$run/$1.pid")
 	kill "$p"
 	n=0
-	while [ -d "/proc/$p" ] && [ $n -lt 30 ]; do
-		sleep 1
+	while alive "$1" && [ $n -lt 150 ]; do
+		sleep 0.2 2>/dev/null || sleep 1
 		n=$((n + 1))
 	done
-	if [ -d "/proc/$p" ]; then
-		kill -9 "$(cat "$run/$1.child")" "$p"
-	fi
+	if alive "$1"; then kill -9 "$(cat "$run/$1.child")" "$p"; fi
+	rm -f "$run/$1.pid" "$run/$1.child"
 }
 supervise() {
 	echo $$ >"$run/$1.pid"
@@ -1243,7 +1248,8 @@ SUPERVISOR
 		[ -n "$cause" ]
 	}
 	deadline=$(($(date +%s) + 180))
-	look=$(($(date +%s) + 8))
+	look=$(($(date +%s) + 4))
+	suspected=''
 	found=''
 	while [ -z "$found" ]; do
 		if [ -s "$client_cert" ]; then
@@ -1255,14 +1261,21 @@ SUPERVISOR
 		fi
 		now=$(date +%s)
 		if [ "$now" -ge "$look" ]; then
-			look=$((now + 10))
-			if diagnose; then
+			look=$((now + 4))
+			# Seen twice: kubelet is started again after a failure, and the next time may go well.
+			if ! diagnose; then
+				suspected=''
+			elif [ -z "$suspected" ]; then
+				suspected=1
+				continue
+			else
 				{
 					printf '\nThe last lines of kubelet:\n'
 					tail -n 6 "$work/kubelet.log" | cut -c 1-300
 				} >&2
 				die "$cause" "$action"
 			fi
+			look=$((now + 10))
 			if [ ! -s "$client_cert" ]; then
 				note "kubelet has asked the cluster for its certificate and waits for it"
 			else

@@ -194,7 +194,7 @@ func endpoint(field, raw string) (normal, hostport string, err error) {
 	if parseErr != nil || len(raw) > 512 {
 		return "", "", invalid(field, "must be a URL")
 	}
-	if (u.Scheme != "https" && u.Scheme != "http") || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.RawPath != "" {
+	if (u.Scheme != "https" && u.Scheme != "http") || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" || u.RawPath != "" || strings.Contains(raw, "#") {
 		return "", "", invalid(field, "must be an http or https URL without user, query or fragment")
 	}
 	host := strings.ToLower(u.Hostname())
