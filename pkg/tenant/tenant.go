@@ -1,0 +1,169 @@
+// Package tenant finds the way to a tenant's own API: it reads the kubeconfig that the control plane exports into a Secret
+// on the host cluster and gives access by it. It must never run, read or follow anything that such a kubeconfig names, and
+// never write to the host cluster.
+package tenant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// Ref names a tenant's control plane.
+type Ref struct {
+	Namespace string // on the host cluster
+	Name      string // the Helm release: the Secret is vc-<Name>, the Service <Name>
+	Host      string // control_plane_host: an IP or a DNS name, without port; needed where the kubeconfig says localhost
+}
+
+// Connection is access to a tenant's API, as its administrator. It holds credentials: never log it.
+type Connection struct {
+	Config     *rest.Config // QPS and burst are set, a timeout is not: give each call a context
+	Endpoint   string       // https://host:port
+	CAPEM      []byte       // what the API's certificate is checked against, and nothing else
+	Kubeconfig []byte       // the exported one, with the endpoint put right and only what was taken from it
+}
+
+// Access reads the Secret vc-<Name> and, where its kubeconfig says localhost (R4.4), the Service <Name>. The Secret itself
+// stays as it is. It asks nothing of the tenant's API. The faults:
+//
+//	precondition kubeconfig_missing            there is no such Secret yet, or it has no kubeconfig
+//	precondition kubeconfig_broken             it cannot be used, or carries what we refuse; the message says what
+//	precondition control_plane_host_unset      it says localhost, and the cluster has no host
+//	precondition control_plane_host_invalid    that host is no IP or DNS name
+//	precondition control_plane_service_missing there is no Service <Name> with a port https that has a node port
+//	unavailable  host_cluster_unavailable      the host cluster does not answer, or refuses us
+func Access(ctx context.Context, host kubernetes.Interface, ref Ref) (*Connection, error) {
+	name := "vc-" + ref.Name
+	secret, err := host.CoreV1().Secrets(ref.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, fault.New(fault.Precondition, "kubeconfig_missing", "the control plane has not exported its kubeconfig: there is no Secret %s in the namespace %s", name, ref.Namespace).
+				Do("wait until the cluster is ready; if it was, look at its events").Because(err)
+		}
+		return nil, hostFault(ctx, err)
+	}
+	data := secret.Data["config"]
+	if len(data) == 0 {
+		return nil, fault.New(fault.Precondition, "kubeconfig_missing", "the Secret %s in the namespace %s has no key config", name, ref.Namespace).
+			Do("wait until the cluster is ready; if it was, look at its events")
+	}
+	k, err := parse(data)
+	if err != nil {
+		return nil, fault.New(fault.Precondition, "kubeconfig_broken", "the kubeconfig in the Secret %s of the namespace %s cannot be used: %s", name, ref.Namespace, err).
+			Do("have the operator restore the Secret, or delete and create the cluster")
+	}
+	if k.local {
+		if k.server, err = nodeAddress(ctx, host, ref); err != nil {
+			return nil, err
+		}
+	}
+	text, err := k.write(ref.Name)
+	if err != nil {
+		return nil, fmt.Errorf("tenant: the kubeconfig of %s/%s cannot be written: %w", ref.Namespace, ref.Name, err)
+	}
+	return &Connection{
+		Config: &rest.Config{
+			Host: k.server, BearerToken: k.token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
+			TLSClientConfig: rest.TLSClientConfig{CAData: k.ca, CertData: k.cert, KeyData: k.key, ServerName: k.serverName},
+		},
+		Endpoint: k.server, CAPEM: k.ca, Kubeconfig: text,
+	}, nil
+}
+
+// nodeAddress is https://<host>:<node port of the port named https>. A Service may have other ports before it.
+func nodeAddress(ctx context.Context, host kubernetes.Interface, ref Ref) (string, error) {
+	if ref.Host == "" {
+		return "", fault.New(fault.Precondition, "control_plane_host_unset", "the control plane's address is not known: the cluster has no control_plane_host").
+			In("control_plane_host").Do("set control_plane_host to an IP address or a DNS name of the host")
+	}
+	if !validHost(ref.Host) {
+		return "", fault.New(fault.Precondition, "control_plane_host_invalid", "control_plane_host is neither an IP address nor a DNS name that a node could be reached by").
+			In("control_plane_host").Do("set control_plane_host to an IP address or a DNS name of the host, without scheme and port")
+	}
+	missing := fault.New(fault.Precondition, "control_plane_service_missing", "the Service %s in the namespace %s has no node port for its port https", ref.Name, ref.Namespace).
+		Do("wait until the cluster is ready; if it was, look at its events")
+	svc, err := host.CoreV1().Services(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return "", missing.Because(err)
+	}
+	if err != nil {
+		return "", hostFault(ctx, err)
+	}
+	for _, p := range svc.Spec.Ports {
+		if p.Name == "https" && p.NodePort > 0 && (p.Protocol == corev1.ProtocolTCP || p.Protocol == "") {
+			return "https://" + net.JoinHostPort(ref.Host, strconv.Itoa(int(p.NodePort))), nil
+		}
+	}
+	return "", missing
+}
+
+func hostFault(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("tenant: the host cluster was asked for too long: %w", errors.Join(ctx.Err(), err))
+	}
+	return fault.New(fault.Unavailable, "host_cluster_unavailable", "the host cluster does not answer as it should").
+		Do("try again in a moment; if it stays, have the operator look at the host cluster").Because(err)
+}
+
+var dnsName = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
+
+// validHost accepts IP addresses and DNS names that could be a machine's. Addresses of this link alone are none: the cloud's
+// metadata service is one of them. Loopback is left in, for a host on one machine; the pinned CA keeps anything but the
+// tenant's API from learning a credential there.
+func validHost(h string) bool {
+	if a, err := netip.ParseAddr(h); err == nil {
+		a = a.Unmap()
+		return a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+	}
+	h = strings.ToLower(h)
+	if len(h) > 253 || !dnsName.MatchString(h) {
+		return false
+	}
+	last := h[strings.LastIndexByte(h, '.')+1:]
+	_, err := strconv.ParseUint(last, 0, 64)
+	return err != nil // 127.1 and 0x7f000001 are addresses to some resolvers
+}
+
+// checkServer splits a server's URL; local means that it says localhost and must be replaced.
+func checkServer(s string) (server string, local bool, err error) {
+	u, err := url.Parse(s)
+	if err != nil || len(s) > 1024 {
+		return "", false, errors.New("its server is not a URL")
+	}
+	switch {
+	case u.Scheme != "https":
+		return "", false, errors.New("its server is not an https:// URL")
+	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.Opaque != "" || strings.Trim(u.Path, "/") != "":
+		return "", false, errors.New("its server has more than a host and a port")
+	}
+	port := u.Port()
+	if port == "" {
+		port = "443"
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", false, errors.New("its server has a port that is none")
+	}
+	h := strings.ToLower(u.Hostname())
+	if a, err := netip.ParseAddr(h); h == "localhost" || (err == nil && a.Unmap().IsLoopback()) {
+		return "", true, nil
+	}
+	if !validHost(h) {
+		return "", false, errors.New("its server is neither an IP address nor a DNS name that a node could be reached by")
+	}
+	return "https://" + net.JoinHostPort(h, port), false, nil
+}
