@@ -106,11 +106,7 @@ func TestE2EHost(t *testing.T) {
 
 	t.Run("up again changes nothing", func(t *testing.T) {
 		old := d.processes(t)
-		start := time.Now()
 		d.must(t, "up")
-		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("took %s", took)
-		}
 		for name, r := range d.processes(t) {
 			if old[name] != r {
 				t.Errorf("%s was restarted", name)
@@ -215,11 +211,11 @@ func volumes(t *testing.T, client kubernetes.Interface, d devhost) {
 		t.Fatal(err)
 	}
 	url := fmt.Sprintf("http://198.18.201.2:%d/", service.Spec.Ports[0].NodePort)
-	eventually(t, 30*time.Second, func() error { return serves(ctx, url, "started\n") })
+	eventually(t, 2*time.Minute, func() error { return serves(ctx, url, "started\n") })
 	if err := client.CoreV1().Pods("default").Delete(ctx, "web-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error { return serves(ctx, url, "started\nstarted\n") })
+	eventually(t, 2*time.Minute, func() error { return serves(ctx, url, "started\nstarted\n") })
 
 	if err := client.AppsV1().StatefulSets("default").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
@@ -227,7 +223,7 @@ func volumes(t *testing.T, client kubernetes.Interface, d devhost) {
 	if err := client.CoreV1().PersistentVolumeClaims("default").Delete(ctx, "data-web-0", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 30*time.Second, func() error {
+	eventually(t, 2*time.Minute, func() error {
 		all, err := client.CoreV1().PersistentVolumes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -292,7 +288,7 @@ func proxyImage(t *testing.T, client kubernetes.Interface, d devhost) {
 		}
 	}
 	for _, name := range []string{"proxy", "flannel", "plugin", "coredns"} {
-		eventually(t, 40*time.Second, func() error {
+		eventually(t, 2*time.Minute, func() error {
 			p, err := client.CoreV1().Pods("default").Get(ctx, name, metav1.GetOptions{})
 			if err == nil && p.Status.Phase != corev1.PodSucceeded {
 				log, _ := client.CoreV1().Pods("default").GetLogs(name, &corev1.PodLogOptions{}).DoRaw(ctx)

@@ -37,6 +37,9 @@ type Host struct {
 	state runState
 }
 
+// startLimit is for a machine that is busy with something else: quiet, a part takes three seconds.
+const startLimit = 3 * time.Minute
+
 // programs are what runs on the host itself.
 func programs() []string {
 	return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "pause"}
@@ -49,6 +52,9 @@ func (h *Host) Up(ctx context.Context) (err error) {
 		return h.useExternal(ctx)
 	}
 	if os.Geteuid() != 0 {
+		if err := prereq.Ensure(ctx, h.Say); err != nil {
+			return err
+		}
 		return errors.New("the development host makes namespaces and a bridge: run it as root, or set KUBECONFIG to a cluster that you have")
 	}
 	unlock, err := h.lock()
@@ -113,7 +119,7 @@ func (h *Host) bring(ctx context.Context) error {
 	}
 	runtime := make(chan error, 1)
 	go func() { runtime <- h.startContainerd(ctx) }()
-	err := until(ctx, 60*time.Second, "kube-apiserver (see "+h.dir("log/kube-apiserver.log")+")", func() error { return h.readyz(ctx) })
+	err := until(ctx, startLimit, "kube-apiserver (see "+h.dir("log/kube-apiserver.log")+")", func() error { return h.readyz(ctx) })
 	if err == nil {
 		h.Say("kube-apiserver answers")
 		err = errors.Join(h.startControllers(), h.startProxy(), h.startProvisioner(ctx))
@@ -124,7 +130,7 @@ func (h *Host) bring(ctx context.Context) error {
 	if err := h.startKubelet(); err != nil {
 		return err
 	}
-	if err := until(ctx, 60*time.Second, "the node (see "+h.dir("log/kubelet.log")+")", func() error { return h.ready(ctx) }); err != nil {
+	if err := until(ctx, startLimit, "the node (see "+h.dir("log/kubelet.log")+")", func() error { return h.ready(ctx) }); err != nil {
 		return err
 	}
 	b, err := os.ReadFile(h.pki("admin.kubeconfig"))

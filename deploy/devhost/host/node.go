@@ -113,7 +113,7 @@ func (h *Host) startContainerd(ctx context.Context) error {
 		return err
 	}
 	socket := fmt.Sprintf("/proc/%d/root/run/containerd/containerd.sock", h.state.Spaces.PID)
-	if err := until(ctx, 20*time.Second, "containerd's socket (see "+h.dir("log/containerd.log")+")", func() error {
+	if err := until(ctx, startLimit, "containerd's socket (see "+h.dir("log/containerd.log")+")", func() error {
 		c, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
 		if err == nil {
 			_ = c.Close()
