@@ -77,11 +77,11 @@ func WriteVCluster(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	edit := func(path, old, new string) {
+	edit := func(path, old, text string) {
 		if !strings.Contains(files[path], old) {
 			err = fmt.Errorf("%s has no %q any more", path, old)
 		}
-		files[path] = strings.ReplaceAll(files[path], old, new)
+		files[path] = strings.ReplaceAll(files[path], old, text)
 	}
 	files["values.schema.json"] = string(vclusterSchema)
 	edit("Chart.yaml", "name: kubebyon-upstream", "name: vcluster")
