@@ -94,8 +94,11 @@ func removeTree(dir string) error {
 func unpack(ctx context.Context, archive, root string) error {
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", `zstd -dcq "$0" | tar --numeric-owner --xattrs --xattrs-include='*' -C "$1" -x`, archive, root)
 	out, err := cmd.CombinedOutput()
-	if err != nil || len(out) > 0 {
-		return fmt.Errorf("unpack %s: %v: %s", archive, err, strings.TrimSpace(string(out)))
+	if err == nil && len(out) > 0 {
+		err = errors.New("it complains")
+	}
+	if err != nil {
+		return fmt.Errorf("unpack %s: %w: %s", archive, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

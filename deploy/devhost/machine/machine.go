@@ -317,7 +317,7 @@ func (m *Machine) spawn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer console.Close()
+	defer func() { _ = console.Close() }()
 	args := []string{
 		"--quiet", "--directory=" + m.Root(), "--machine=" + m.link(), "--hostname=" + m.Name, "--register=no", "--keep-unit",
 		"--network-namespace-path=/run/netns/" + m.link(), "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe",
@@ -340,7 +340,8 @@ func (m *Machine) spawn(ctx context.Context) error {
 	for _, c := range m.Join {
 		fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs && ", c)
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", join.String() + `exec systemd-nspawn "$@"`, "systemd-nspawn"}, args...)...)
+	// Not cancelled with ctx: the machine runs on until Down.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", append([]string{"-c", join.String() + `exec systemd-nspawn "$@"`, "systemd-nspawn"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=" + unified, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network"}
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -369,8 +370,9 @@ func (m *Machine) spawn(ctx context.Context) error {
 		if !ok || comm(pid) == "systemd-nspawn" || comm(pid) == "(sd-stubinit)" && m.Init == Systemd {
 			return false, nil
 		}
-		if m.PID1, err = process.Identify("init", pid); err != nil {
-			return false, nil
+		var gone error
+		if m.PID1, gone = process.Identify("init", pid); gone != nil {
+			return false, nil //nolint:nilerr // the copy of nspawn ended between two looks; the next one finds its heir
 		}
 		return true, m.save()
 	})

@@ -122,7 +122,7 @@ func TestE2EMachines(t *testing.T) {
 			}
 			server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }), ReadHeaderTimeout: time.Second}
 			defer server.Close()
-			go server.Serve(l) //nolint:errcheck // closed above
+			go server.Serve(l)
 			if got := mustRun(t, m, "curl -fsS http://"+l.Addr().String()); got != "hello" {
 				t.Errorf("it read %q", got)
 			}
