@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 )
 
@@ -18,7 +19,7 @@ import (
 const VClusterVersion = "0.33.0"
 
 // kubernetesVersion is what the stand-in runs, whatever the values ask: its images are those of the development host.
-const kubernetesVersion = "v1.37.2"
+const kubernetesVersion = kubetest.Version
 
 //go:embed testdata/vcluster-0.33.0.schema.json
 var vclusterSchema []byte

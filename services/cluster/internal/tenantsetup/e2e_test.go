@@ -1,4 +1,4 @@
-//go:build devhost
+//go:build e2e
 
 package tenantsetup_test
 
@@ -22,15 +22,19 @@ import (
 	"github.com/kubebyon/kubebyon/services/cluster/internal/tenantsetup"
 )
 
-// TestOnARealHost needs KUBECONFIG of a host cluster whose first node's InternalIP answers NodePorts:
+// TestE2EControlPlane needs a host cluster whose first node's InternalIP answers NodePorts:
 //
-//	go run ./deploy/devhost up && KUBECONFIG=.run/host.kubeconfig go test -tags devhost ./cluster/internal/tenantsetup/
-func TestOnARealHost(t *testing.T) {
+//	go run ./deploy/devhost up && KUBEBYON_TEST_HOST_KUBECONFIG=$PWD/.run/host.kubeconfig go test -tags e2e ./services/cluster/internal/tenantsetup/
+func TestE2EControlPlane(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	host, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	path := os.Getenv("KUBEBYON_TEST_HOST_KUBECONFIG")
+	if path == "" {
+		t.Fatal("KUBEBYON_TEST_HOST_KUBECONFIG must name a host cluster")
+	}
+	host, err := clientcmd.BuildConfigFromFlags("", path)
 	if err != nil {
-		t.Fatal("KUBECONFIG must name the host cluster: ", err)
+		t.Fatal(err)
 	}
 	host.QPS = -1
 	client := kubernetes.NewForConfigOrDie(host)
@@ -149,11 +153,6 @@ func TestOnARealHost(t *testing.T) {
 	}
 	t.Log("deleted Pod: data is back after ", since())
 
-	if os.Getenv("KEEP") != "" {
-		t.Log("kept for ", os.Getenv("KEEP"), " in ", namespace, " at ", endpoint)
-		keep, _ := time.ParseDuration(os.Getenv("KEEP"))
-		time.Sleep(keep)
-	}
 	began = time.Now()
 	if err := client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
