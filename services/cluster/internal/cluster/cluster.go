@@ -1,0 +1,100 @@
+// Package cluster is what a tenant's control plane is and how it lives: what may be asked for, who may ask, and the
+// steps from provisioning to ready, error or gone. It must never import NATS, SQL, Helm or Kubernetes: it says what it
+// needs of them in small interfaces.
+package cluster
+
+import (
+	"context"
+
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// Cluster is what users see and what the service keeps beside it.
+type Cluster struct {
+	clusterv1.Cluster
+
+	// Generation counts what was asked for: creation is 1, each change that needs work adds one.
+	Generation int64
+	// Attempts counts how often the work on this generation was begun. More than one means that a process stopped
+	// in the middle.
+	Attempts int
+}
+
+// Busy reports whether there is work left to do.
+func (c Cluster) Busy() bool {
+	return c.Status == clusterv1.Provisioning || c.Status == clusterv1.Deleting
+}
+
+// Event codes. They are stable: users' tools match them.
+const (
+	EventCreated         = "created"
+	EventUpdated         = "updated"
+	EventRenamed         = "renamed"
+	EventResumed         = "resumed"
+	EventNamespaceReady  = "namespace_ready"
+	EventSecretCopied    = "platform_secret_copied"
+	EventChartApplied    = "chart_applied"
+	EventRecovered       = "release_recovered"
+	EventWaiting         = "waiting"
+	EventReady           = "ready"
+	EventFailed          = "failed"
+	EventRetrying        = "retrying"
+	EventDeleteRequested = "delete_requested"
+	EventReleaseRemoved  = "release_removed"
+	EventDeleteWaiting   = "delete_waiting"
+)
+
+// Change is an update that was checked.
+type Change struct {
+	Name             *string
+	ControlPlaneHost *string
+	PublicAccessMode *clusterv1.AccessMode
+	// Work says that the host cluster has to be changed too: the row goes back to provisioning.
+	Work bool
+}
+
+// Store keeps clusters. Every method that starts work also enqueues it, in the same transaction.
+type Store interface {
+	// Create stores c. The errors are conflicts with the codes cluster_name_taken, namespace_in_use or
+	// control_plane_host_taken.
+	Create(ctx context.Context, c Cluster, e clusterv1.Event) (Cluster, error)
+	// List gives the clusters of owner, newest first; every owner's where it is empty.
+	List(ctx context.Context, owner string) ([]Cluster, error)
+	// Get fails with cluster_not_found.
+	Get(ctx context.Context, id string) (Cluster, error)
+	// Update applies ch to a cluster that is not being deleted; decide sees the row under its lock and gives the change.
+	Update(ctx context.Context, id string, decide func(Cluster) (Change, clusterv1.Event, error)) (Cluster, error)
+	// Delete marks the cluster as deleting; one that is already so is left as it is.
+	Delete(ctx context.Context, id string, e clusterv1.Event) (Cluster, error)
+	// Events gives the newest 500, oldest first.
+	Events(ctx context.Context, id string) ([]clusterv1.Event, error)
+}
+
+// HostCluster answers what has to be known before a cluster is accepted.
+type HostCluster interface {
+	// DefaultAddress is a Ready host node's address. It fails with unavailable where the host cluster or such a node
+	// cannot be found.
+	DefaultAddress(ctx context.Context) (string, error)
+	// NamespaceFree fails with the conflict namespace_in_use where the namespace exists.
+	NamespaceFree(ctx context.Context, namespace string) error
+}
+
+// Tenants gives a ready tenant's credentials.
+type Tenants interface {
+	Kubeconfig(ctx context.Context, c Cluster) (string, error)
+}
+
+// NotFound is the one answer for a cluster that is absent and for one that the principal may not see.
+func NotFound() error {
+	return fault.New(fault.NotFound, "cluster_not_found", "there is no such cluster")
+}
+
+// NamespaceInUse is the conflict of a namespace that holds something else. owner says what, where it may be shown.
+func NamespaceInUse(owner string) *fault.Error {
+	text := "the namespace is in use by something else"
+	if owner != "" {
+		text += ": " + owner
+	}
+	return fault.New(fault.Conflict, "namespace_in_use", "%s", text).In("namespace").Do("choose another namespace")
+}

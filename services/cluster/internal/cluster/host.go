@@ -1,0 +1,132 @@
+package cluster
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// Policy is what the operator allows tenants to ask for.
+type Policy struct {
+	// AllowLoopback lets control_plane_host be a loopback address. It is for tests on one machine.
+	AllowLoopback bool
+	// ReservedNamespaces are refused in addition to the built-in ones: KubeBYON's own.
+	ReservedNamespaces []string
+	// DefaultControlPlane stands where a request names none.
+	DefaultControlPlane clusterv1.ControlPlane
+}
+
+// metadataHosts answer with a cloud's credentials to whoever asks from inside.
+var (
+	metadataHosts = map[string]bool{"metadata": true, "metadata.google.internal": true, "instance-data": true, "instance-data.ec2.internal": true}
+	metadataAddrs = map[netip.Addr]bool{
+		netip.MustParseAddr("100.100.100.200"): true, netip.MustParseAddr("192.0.0.192"): true,
+		netip.MustParseAddr("fd00:ec2::254"): true, netip.MustParseAddr("168.63.129.16"): true,
+	}
+	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
+	classE      = netip.MustParsePrefix("240.0.0.0/4")
+)
+
+const hostField = "control_plane_host"
+
+// cleanHost checks the address under which a control plane is reached from outside: an IP or a DNS name and nothing
+// else, in its canonical form (lower case, no trailing dot, IPv4 for mapped IPv6).
+func (p Policy) cleanHost(raw string, mode clusterv1.AccessMode) (string, error) {
+	host := strings.TrimSpace(raw)
+	if strings.Contains(host, "://") || strings.ContainsAny(host, "/\\?#@") {
+		return "", fault.New(fault.Invalid, "host_is_url", "control_plane_host is a host alone, not a URL").
+			In(hostField).Do("give an IP address or a DNS name, such as k8s.example.com")
+	}
+	if _, err := netip.ParseAddrPort(host); err == nil || strings.ContainsAny(host, "[]") {
+		return "", hostHasPort()
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return p.cleanAddr(addr, mode)
+	}
+	if strings.Contains(host, ":") {
+		return "", hostHasPort()
+	}
+	host = strings.TrimSuffix(strings.ToLower(host), ".")
+	if !isDNSName(host) {
+		return "", fault.New(fault.Invalid, "host_invalid", "control_plane_host is neither an IP address nor a DNS name").
+			In(hostField).Do("give an IP address or a DNS name, such as k8s.example.com")
+	}
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		if p.AllowLoopback && mode != clusterv1.LoadBalancer {
+			return host, nil
+		}
+		return "", refusedHost()
+	}
+	if metadataHosts[host] || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".cluster.local") {
+		return "", refusedHost()
+	}
+	if mode == clusterv1.LoadBalancer && !strings.Contains(host, ".") {
+		return "", hostMustBeDomain()
+	}
+	return host, nil
+}
+
+func (p Policy) cleanAddr(addr netip.Addr, mode clusterv1.AccessMode) (string, error) {
+	if addr.Zone() != "" {
+		return "", fault.New(fault.Invalid, "host_invalid", "control_plane_host carries an interface's zone").In(hostField)
+	}
+	addr = addr.Unmap()
+	if addr.IsLoopback() && !p.AllowLoopback || !addr.IsLoopback() && Forbidden(addr) {
+		return "", refusedHost()
+	}
+	if mode == clusterv1.LoadBalancer {
+		return "", hostMustBeDomain()
+	}
+	return addr.String(), nil
+}
+
+// Forbidden reports whether an address is never a control plane's public one: loopback, link-local, unspecified,
+// multicast, broadcast, and where clouds serve credentials.
+func Forbidden(addr netip.Addr) bool {
+	addr = addr.Unmap()
+	return !addr.IsValid() || addr.IsLoopback() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() ||
+		metadataAddrs[addr] || thisNetwork.Contains(addr) || classE.Contains(addr)
+}
+
+// isDNSName holds for LDH names whose last label is no number: else 127.1 or 0x7f000001 would pass here and be an
+// address to the resolver.
+func isDNSName(host string) bool {
+	if host == "" || len(host) > 253 {
+		return false
+	}
+	labels := strings.Split(host, ".")
+	for _, label := range labels {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
+			return false
+		}
+		for _, r := range label {
+			if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
+				return false
+			}
+		}
+	}
+	last := labels[len(labels)-1]
+	return strings.Trim(last, "0123456789") != "" && !isHexNumber(last)
+}
+
+func isHexNumber(label string) bool {
+	digits, found := strings.CutPrefix(label, "0x")
+	return found && strings.Trim(digits, "0123456789abcdef") == ""
+}
+
+func hostHasPort() error {
+	return fault.New(fault.Invalid, "host_has_port", "control_plane_host is a host alone, without port or brackets").
+		In(hostField).Do("the port is found by KubeBYON; give the IP address or DNS name only")
+}
+
+func refusedHost() error {
+	return fault.New(fault.Invalid, "host_refused", "no worker could reach a control plane at this host").
+		In(hostField).Do("give the address of the host node as workers see it")
+}
+
+func hostMustBeDomain() error {
+	return fault.New(fault.Invalid, "host_must_be_domain", "public access through the load balancer goes by domain name, and this is none").
+		In(hostField).Do("give a domain such as demo.example.com, or use public_access_mode nodeport")
+}

@@ -1,0 +1,264 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kubebyon/kubebyon/pkg/contract"
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/fault"
+)
+
+// Service answers the contract's methods for a principal. It changes rows only; the host cluster follows in the work
+// that the store enqueues.
+type Service struct {
+	store   Store
+	host    HostCluster
+	tenants Tenants
+	policy  Policy
+	newID   func() string
+	now     func() time.Time
+}
+
+// NewService joins the parts. newID gives 20 of [a-z0-9].
+func NewService(store Store, host HostCluster, tenants Tenants, policy Policy, newID func() string, now func() time.Time) *Service {
+	return &Service{store: store, host: host, tenants: tenants, policy: policy, newID: newID, now: now}
+}
+
+// hostCheck bounds what a request waits for the host cluster.
+const hostCheck = 2 * time.Second
+
+// Create checks the request, stores the cluster as provisioning and enqueues the work.
+func (s *Service) Create(ctx context.Context, p contract.Principal, req clusterv1.CreateRequest) (clusterv1.Cluster, error) {
+	c, err := s.draft(ctx, p, req)
+	if err != nil {
+		return clusterv1.Cluster{}, err
+	}
+	derived := strings.TrimSpace(req.Namespace) == ""
+	base := c.Namespace
+	for try := 0; ; try++ {
+		made, err := s.place(ctx, c)
+		if err == nil {
+			return made.Cluster, nil
+		}
+		var f *fault.Error
+		if !derived || try == 3 || !errors.As(err, &f) || f.Code != "namespace_in_use" {
+			return clusterv1.Cluster{}, err
+		}
+		// Nobody asked for this very namespace, and what holds it may be another tenant's: take one beside it.
+		c.Namespace = base + "-" + s.newID()[:5]
+	}
+}
+
+func (s *Service) place(ctx context.Context, c Cluster) (Cluster, error) {
+	check, cancel := context.WithTimeout(ctx, hostCheck)
+	defer cancel()
+	// A host cluster that is away refuses nothing here: the work waits for it, and checks again.
+	if err := s.host.NamespaceFree(check, c.Namespace); fault.Is(err, fault.Conflict) {
+		return Cluster{}, err
+	}
+	return s.store.Create(ctx, c, s.event(clusterv1.Info, EventCreated,
+		fmt.Sprintf("accepted: %s control plane %s in namespace %s, reached at %s", c.ControlPlane, c.VClusterName, c.Namespace, c.ControlPlaneHost)))
+}
+
+// draft turns a request into a row, or says what is wrong with it.
+func (s *Service) draft(ctx context.Context, p contract.Principal, req clusterv1.CreateRequest) (Cluster, error) {
+	var c Cluster
+	var err error
+	if c.Name, err = cleanName(req.Name); err != nil {
+		return c, err
+	}
+	if c.VClusterName, err = vclusterName(req.VClusterName, c.Name); err != nil {
+		return c, err
+	}
+	if c.Namespace, err = s.policy.namespaceName(req.Namespace, c.VClusterName); err != nil {
+		return c, err
+	}
+	switch c.ControlPlane = req.ControlPlane; c.ControlPlane {
+	case clusterv1.VCluster, clusterv1.Upstream:
+	case "":
+		c.ControlPlane = s.policy.DefaultControlPlane
+	default:
+		return c, fault.New(fault.Invalid, "control_plane_unknown", "there is no such control plane").
+			In("control_plane").Do("use vcluster or upstream")
+	}
+	if c.PublicAccessMode, err = cleanMode(req.PublicAccessMode); err != nil {
+		return c, err
+	}
+	switch host := strings.TrimSpace(req.ControlPlaneHost); {
+	case host != "":
+		c.ControlPlaneHost, err = s.policy.cleanHost(host, c.PublicAccessMode)
+	case c.PublicAccessMode == clusterv1.LoadBalancer:
+		err = fault.New(fault.Invalid, "control_plane_host_required", "public access through the load balancer needs a domain").
+			In(hostField).Do("give a domain such as demo.example.com")
+	default:
+		check, cancel := context.WithTimeout(ctx, hostCheck)
+		defer cancel()
+		c.ControlPlaneHost, err = s.host.DefaultAddress(check)
+	}
+	if err != nil {
+		return c, err
+	}
+	now := s.now().UTC().Truncate(time.Microsecond)
+	c.ID, c.OwnerID, c.Status, c.Generation = "cl_"+s.newID(), p.UserID, clusterv1.Provisioning, 1
+	c.CreatedAt, c.UpdatedAt = now, now
+	return c, nil
+}
+
+func cleanMode(mode clusterv1.AccessMode) (clusterv1.AccessMode, error) {
+	switch mode {
+	case "":
+		return clusterv1.NodePort, nil
+	case clusterv1.NodePort, clusterv1.LoadBalancer:
+		return mode, nil
+	}
+	return "", fault.New(fault.Invalid, "public_access_mode_unknown", "there is no such public access mode").
+		In("public_access_mode").Do("use nodeport or loadbalancer")
+}
+
+// visible is the one place that decides who may see and change a cluster: its owner and admins. To all others it does
+// not exist.
+func visible(p contract.Principal, c Cluster) bool {
+	return p.Role == contract.RoleAdmin || p.UserID != "" && p.UserID == c.OwnerID
+}
+
+func (s *Service) find(ctx context.Context, p contract.Principal, id string) (Cluster, error) {
+	c, err := s.store.Get(ctx, id)
+	if err != nil {
+		return Cluster{}, err
+	}
+	if !visible(p, c) {
+		return Cluster{}, NotFound()
+	}
+	return c, nil
+}
+
+// List gives what the principal may see.
+func (s *Service) List(ctx context.Context, p contract.Principal, _ clusterv1.ListRequest) (clusterv1.ListResponse, error) {
+	owner := p.UserID
+	if p.Role == contract.RoleAdmin {
+		owner = ""
+	} else if owner == "" {
+		return clusterv1.ListResponse{Clusters: []clusterv1.Cluster{}}, nil
+	}
+	rows, err := s.store.List(ctx, owner)
+	if err != nil {
+		return clusterv1.ListResponse{}, err
+	}
+	out := clusterv1.ListResponse{Clusters: make([]clusterv1.Cluster, 0, len(rows))}
+	for _, c := range rows {
+		if visible(p, c) {
+			out.Clusters = append(out.Clusters, c.Cluster)
+		}
+	}
+	return out, nil
+}
+
+// Get gives one cluster.
+func (s *Service) Get(ctx context.Context, p contract.Principal, req clusterv1.GetRequest) (clusterv1.Cluster, error) {
+	c, err := s.find(ctx, p, req.ID)
+	return c.Cluster, err
+}
+
+// Update changes what is not nil. On a cluster in error, any update (an empty one too) tries the work again.
+func (s *Service) Update(ctx context.Context, p contract.Principal, req clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
+	if _, err := s.find(ctx, p, req.ID); err != nil {
+		return clusterv1.Cluster{}, err
+	}
+	c, err := s.store.Update(ctx, req.ID, func(c Cluster) (Change, clusterv1.Event, error) { return s.decide(c, req) })
+	return c.Cluster, err
+}
+
+func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, clusterv1.Event, error) {
+	var ch Change
+	if c.Status == clusterv1.Deleting {
+		return ch, clusterv1.Event{}, fault.New(fault.Precondition, "cluster_deleting", "the cluster is being deleted")
+	}
+	mode, host := c.PublicAccessMode, c.ControlPlaneHost
+	if req.Name != nil {
+		name, err := cleanName(*req.Name)
+		if err != nil {
+			return ch, clusterv1.Event{}, err
+		}
+		if name != c.Name {
+			ch.Name = &name
+		}
+	}
+	if req.PublicAccessMode != nil {
+		var err error
+		if mode, err = cleanMode(*req.PublicAccessMode); err != nil {
+			return ch, clusterv1.Event{}, err
+		}
+	}
+	if req.ControlPlaneHost != nil {
+		if strings.TrimSpace(*req.ControlPlaneHost) == "" {
+			return ch, clusterv1.Event{}, fault.New(fault.Invalid, "control_plane_host_required", "control_plane_host cannot be taken away").In(hostField)
+		}
+		host = *req.ControlPlaneHost
+	}
+	host, err := s.policy.cleanHost(host, mode)
+	if err != nil && (req.ControlPlaneHost != nil || req.PublicAccessMode != nil) {
+		return ch, clusterv1.Event{}, err
+	}
+	if err == nil && host != c.ControlPlaneHost {
+		ch.ControlPlaneHost = &host
+	}
+	if mode != c.PublicAccessMode {
+		ch.PublicAccessMode = &mode
+	}
+	ch.Work = ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil || c.Status == clusterv1.Failed
+	switch {
+	case ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil:
+		return ch, s.event(clusterv1.Info, EventUpdated, fmt.Sprintf("to be reached at %s by %s", host, mode)), nil
+	case ch.Work:
+		return ch, s.event(clusterv1.Info, EventUpdated, "asked to try again"), nil
+	case ch.Name != nil:
+		return ch, s.event(clusterv1.Info, EventRenamed, "the name was changed"), nil
+	}
+	return ch, clusterv1.Event{}, nil
+}
+
+// Delete starts the removal; on a cluster that is already being deleted it changes nothing.
+func (s *Service) Delete(ctx context.Context, p contract.Principal, req clusterv1.DeleteRequest) (clusterv1.Cluster, error) {
+	if _, err := s.find(ctx, p, req.ID); err != nil {
+		return clusterv1.Cluster{}, err
+	}
+	c, err := s.store.Delete(ctx, req.ID, s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for"))
+	return c.Cluster, err
+}
+
+// Events gives the timeline.
+func (s *Service) Events(ctx context.Context, p contract.Principal, req clusterv1.EventsRequest) (clusterv1.EventsResponse, error) {
+	if _, err := s.find(ctx, p, req.ID); err != nil {
+		return clusterv1.EventsResponse{}, err
+	}
+	events, err := s.store.Events(ctx, req.ID)
+	if events == nil {
+		events = []clusterv1.Event{}
+	}
+	return clusterv1.EventsResponse{Events: events}, err
+}
+
+// Kubeconfig gives the owner's or an admin's download. It holds a credential.
+func (s *Service) Kubeconfig(ctx context.Context, p contract.Principal, req clusterv1.KubeconfigRequest) (clusterv1.KubeconfigResponse, error) {
+	c, err := s.find(ctx, p, req.ID)
+	if err != nil {
+		return clusterv1.KubeconfigResponse{}, err
+	}
+	if c.Status != clusterv1.Ready {
+		return clusterv1.KubeconfigResponse{}, fault.New(fault.Precondition, "cluster_not_ready", "the cluster is %s", c.Status).
+			Do("wait until it is ready; its events say what it waits for")
+	}
+	text, err := s.tenants.Kubeconfig(ctx, c)
+	if err != nil {
+		return clusterv1.KubeconfigResponse{}, err
+	}
+	return clusterv1.KubeconfigResponse{Kubeconfig: text, FileName: c.VClusterName + ".kubeconfig.yaml"}, nil
+}
+
+func (s *Service) event(level clusterv1.Level, code, message string) clusterv1.Event {
+	return clusterv1.Event{At: s.now().UTC(), Level: level, Code: code, Message: message}
+}
