@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -17,12 +16,12 @@ import (
 func TestRunWaitsForEveryPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var ended atomic.Int32
+		var ended int
 		slow := func(d time.Duration) lifecycle.Part {
 			return lifecycle.Part{Name: "slow", Run: func(ctx context.Context) error {
 				<-ctx.Done()
 				time.Sleep(d)
-				ended.Add(1)
+				ended++
 				return ctx.Err()
 			}}
 		}
@@ -33,8 +32,8 @@ func TestRunWaitsForEveryPart(t *testing.T) {
 		if err != nil {
 			t.Fatalf("a clean stop returned %v", err)
 		}
-		if ended.Load() != 2 || time.Since(start) != 8*time.Second {
-			t.Fatalf("%d parts ended after %v", ended.Load(), time.Since(start))
+		if ended != 2 || time.Since(start) != 8*time.Second {
+			t.Fatalf("%d parts ended after %v", ended, time.Since(start))
 		}
 	})
 }

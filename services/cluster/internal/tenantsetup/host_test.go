@@ -1,4 +1,4 @@
-//go:build e2e
+//go:build devhost
 
 package tenantsetup_test
 
@@ -22,19 +22,15 @@ import (
 	"github.com/kubebyon/kubebyon/services/cluster/internal/tenantsetup"
 )
 
-// TestE2EControlPlane needs a host cluster whose first node's InternalIP answers NodePorts:
+// TestOnARealHost needs KUBECONFIG of a host cluster whose first node's InternalIP answers NodePorts:
 //
-//	go run ./deploy/devhost up && KUBEBYON_TEST_HOST_KUBECONFIG=$PWD/.run/host.kubeconfig go test -tags e2e ./services/cluster/internal/tenantsetup/
-func TestE2EControlPlane(t *testing.T) {
+//	go run ./deploy/devhost up && KUBECONFIG=.run/host.kubeconfig go test -tags devhost ./cluster/internal/tenantsetup/
+func TestOnARealHost(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	path := os.Getenv("KUBEBYON_TEST_HOST_KUBECONFIG")
-	if path == "" {
-		t.Fatal("KUBEBYON_TEST_HOST_KUBECONFIG must name a host cluster")
-	}
-	host, err := clientcmd.BuildConfigFromFlags("", path)
+	host, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal("KUBECONFIG must name the host cluster: ", err)
 	}
 	host.QPS = -1
 	client := kubernetes.NewForConfigOrDie(host)
@@ -153,6 +149,11 @@ func TestE2EControlPlane(t *testing.T) {
 	}
 	t.Log("deleted Pod: data is back after ", since())
 
+	if os.Getenv("KEEP") != "" {
+		t.Log("kept for ", os.Getenv("KEEP"), " in ", namespace, " at ", endpoint)
+		keep, _ := time.ParseDuration(os.Getenv("KEEP"))
+		time.Sleep(keep)
+	}
 	began = time.Now()
 	if err := client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -1,0 +1,225 @@
+// Package app puts the cluster service together: configuration, start, drain. It must never hold a rule of the domain.
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/kubebyon/kubebyon/pkg/contract"
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/helm"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/kube"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/postgres"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/queue"
+)
+
+const (
+	service = "kubebyon-cluster"
+	// drainTime is what a chart operation that has begun may still take when the process is told to stop.
+	drainTime = 90 * time.Second
+	// chartTime is what chart operations add to the waiting that has its own limit.
+	chartTime = 5 * time.Minute
+)
+
+// Version is what ping answers.
+const Version = "devel"
+
+// Deps are what a process has already. Only Log is needed.
+type Deps struct {
+	Log  *slog.Logger
+	NATS *nats.Conn // nil: Run connects to cfg.NATSURL
+}
+
+// Main is the binary: configuration from lookup, logs to stderr, until a signal or ctx ends it. It gives the exit status.
+func Main(ctx context.Context, _ []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	ctx, stop := lifecycle.WithSignals(ctx)
+	defer stop()
+	cfg, err := LoadConfig(lookup) //nolint:contextcheck // it reads local files
+	if err != nil {
+		fmt.Fprintln(stderr, service+": "+err.Error())
+		return 2
+	}
+	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
+	shutdown, err := telemetry.Setup(ctx, service, Version, log)
+	if err != nil {
+		log.ErrorContext(ctx, "telemetry cannot be set up", slog.Any("error", err))
+		return 1
+	}
+	defer func() {
+		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = shutdown(flush)
+	}()
+	if err := Run(ctx, cfg, Deps{Log: log}); err != nil && ctx.Err() == nil {
+		log.ErrorContext(ctx, "the cluster service ended", slog.Any("error", err))
+		return 1
+	}
+	return 0
+}
+
+// Run serves until ctx ends, then answers what it has taken, lets chart operations end and returns. While PostgreSQL or
+// NATS are away at the start it waits and says so in the log; it answers nothing until both are there.
+func Run(ctx context.Context, cfg Config, deps Deps) error {
+	log := deps.Log
+	host := cfg.host
+	pool, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	quiet := slog.New(atLeast{log.Handler(), slog.LevelWarn})
+	if err := migrate(ctx, func() error { return postgres.Migrate(ctx, pool, quiet) }, log); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "storage initialized, driver=postgres")
+
+	inserter, err := queue.NewInserter(pool, quiet)
+	if err != nil {
+		return err
+	}
+	store := postgres.New(pool, inserter, func() time.Time { return time.Now().UTC() })
+	hosts, err := kube.New(host, kube.Options{
+		PlatformSecret: cfg.PlatformSecret, PlatformNamespace: cfg.PlatformNamespace,
+		NodeAddress: cfg.nodeAddress(), AllowLoopback: cfg.AllowLoopback,
+	}, log)
+	if err != nil {
+		return err
+	}
+	charts, err := helm.New(host, helm.Options{
+		VCluster: cfg.source, VClusterValues: cfg.vclusterValues, UpstreamValues: cfg.upstreamValues, KubernetesVersion: cfg.KubernetesVersion,
+	}, log)
+	if err != nil {
+		return err
+	}
+	worker := cluster.NewWorker(store, charts, hosts, cluster.Limits{Provision: cfg.ProvisionTimeout, Delete: cfg.DeleteTimeout}, log)
+	jobs, err := queue.New(pool, postgres.NewLocker(pool), store, worker.Work, cfg.Workers, max(cfg.ProvisionTimeout, cfg.DeleteTimeout)+chartTime, quiet)
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "using vcluster backend", slog.String("control_plane_provisioner", "helm-sdk"),
+		slog.String("control_plane", string(cfg.ControlPlane)), slog.String("chart", cfg.source.String()), slog.String("chart_version", cfg.VClusterVersion))
+
+	svc := cluster.NewService(store, hosts, hosts, cluster.Policy{
+		AllowLoopback: cfg.AllowLoopback, DefaultControlPlane: cfg.ControlPlane,
+		ReservedNamespaces: []string{cfg.PlatformNamespace},
+	}, rand20, time.Now)
+
+	conn := deps.NATS
+	if conn == nil {
+		if conn, err = rpc.Connect(ctx, cfg.NATSURL, service, log); err != nil {
+			return err
+		}
+		defer conn.Close()
+	}
+	if err := jobs.Start(ctx); err != nil {
+		return err
+	}
+	server := rpc.NewServer(conn, rpc.Options{Service: clusterv1.Queue, Version: Version, Log: log})
+	serve(server, svc)
+	if err := server.Start(); err != nil { //nolint:contextcheck // each request brings its own
+		return errors.Join(err, stop(ctx, jobs.Stop))
+	}
+	warm := make(chan struct{})
+	go func() { // ahead of the first cluster; without it the first one learns the same
+		defer close(warm)
+		if err := charts.Warm(); err != nil {
+			log.WarnContext(ctx, "the host cluster cannot be reached yet; clusters wait for it", slog.Any("error", err))
+		}
+	}()
+	log.InfoContext(ctx, "the cluster service is ready")
+	<-ctx.Done()
+	log.InfoContext(ctx, "the cluster service is stopping")
+	err = errors.Join(stop(ctx, server.Shutdown), stop(ctx, jobs.Stop))
+	<-warm
+	return err
+}
+
+// stop gives each part its own time after ctx has ended.
+func stop(ctx context.Context, part func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	return part(ctx)
+}
+
+// migrate tries again while the database goes away in the middle.
+func migrate(ctx context.Context, apply func() error, log *slog.Logger) error {
+	for wait := time.Second; ; wait = min(2*wait, 10*time.Second) {
+		err := apply()
+		if err == nil || ctx.Err() != nil || wait > 5*time.Second {
+			return err
+		}
+		log.WarnContext(ctx, "the tables could not be brought up to date; trying again", slog.Any("error", err), slog.Duration("wait", wait))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// serve binds the contract's methods, each with the principal that asks.
+func serve(server *rpc.Server, svc *cluster.Service) {
+	rpc.Serve(server, clusterv1.Create, as(svc.Create))
+	rpc.Serve(server, clusterv1.List, as(svc.List))
+	rpc.Serve(server, clusterv1.Get, as(svc.Get))
+	rpc.Serve(server, clusterv1.Update, as(svc.Update))
+	rpc.Serve(server, clusterv1.Delete, as(svc.Delete))
+	rpc.Serve(server, clusterv1.Events, as(svc.Events))
+	rpc.Serve(server, clusterv1.Kubeconfig, as(svc.Kubeconfig))
+}
+
+func as[Req, Res any](handle func(context.Context, contract.Principal, Req) (Res, error)) func(context.Context, Req) (Res, error) {
+	return func(ctx context.Context, req Req) (Res, error) {
+		p, err := rpc.RequirePrincipal(ctx)
+		if err != nil {
+			var none Res
+			return none, err
+		}
+		return handle(ctx, p, req)
+	}
+}
+
+// rand20 gives 20 of [a-z0-9], about 103 bits.
+func rand20() string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
+	out := make([]byte, 0, 20)
+	var buf [32]byte
+	for len(out) < 20 {
+		_, _ = rand.Read(buf[:]) // never fails
+		for _, b := range buf {
+			if int(b) < 252 && len(out) < 20 { // 252 = 7·36: no letter is likelier
+				out = append(out, alphabet[int(b)%36])
+			}
+		}
+	}
+	return string(out)
+}
+
+// atLeast lets a library that tells much tell only what matters.
+type atLeast struct {
+	slog.Handler
+	level slog.Level
+}
+
+func (h atLeast) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= h.level && h.Handler.Enabled(ctx, level)
+}
+
+func (h atLeast) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atLeast{h.Handler.WithAttrs(attrs), h.level}
+}
+func (h atLeast) WithGroup(name string) slog.Handler {
+	return atLeast{h.Handler.WithGroup(name), h.level}
+}
