@@ -8,11 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"net/url"
-	"regexp"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/tenant/internal/kubeconfig"
 )
 
 // Ref names a tenant's control plane.
@@ -62,26 +59,26 @@ func Access(ctx context.Context, host kubernetes.Interface, ref Ref) (*Connectio
 		return nil, fault.New(fault.Precondition, "kubeconfig_missing", "the Secret %s in the namespace %s has no key config", name, ref.Namespace).
 			Do("wait until the cluster is ready; if it was, look at its events")
 	}
-	k, err := parse(data)
+	k, err := kubeconfig.Parse(data)
 	if err != nil {
 		return nil, fault.New(fault.Precondition, "kubeconfig_broken", "the kubeconfig in the Secret %s of the namespace %s cannot be used: %s", name, ref.Namespace, err).
 			Do("have the operator restore the Secret, or delete and create the cluster")
 	}
-	if k.local {
-		if k.server, err = nodeAddress(ctx, host, ref); err != nil {
+	if k.Local {
+		if k.Server, err = nodeAddress(ctx, host, ref); err != nil {
 			return nil, err
 		}
 	}
-	text, err := k.write(ref.Name)
+	text, err := k.Write(ref.Name)
 	if err != nil {
 		return nil, fmt.Errorf("tenant: the kubeconfig of %s/%s cannot be written: %w", ref.Namespace, ref.Name, err)
 	}
 	return &Connection{
 		Config: &rest.Config{
-			Host: k.server, BearerToken: k.token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
-			TLSClientConfig: rest.TLSClientConfig{CAData: k.ca, CertData: k.cert, KeyData: k.key, ServerName: k.serverName},
+			Host: k.Server, BearerToken: k.Token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
+			TLSClientConfig: rest.TLSClientConfig{CAData: k.CA, CertData: k.Cert, KeyData: k.Key, ServerName: k.ServerName},
 		},
-		Endpoint: k.server, CAPEM: k.ca, Kubeconfig: text,
+		Endpoint: k.Server, CAPEM: k.CA, Kubeconfig: text,
 	}, nil
 }
 
@@ -91,7 +88,7 @@ func nodeAddress(ctx context.Context, host kubernetes.Interface, ref Ref) (strin
 		return "", fault.New(fault.Precondition, "control_plane_host_unset", "the control plane's address is not known: the cluster has no control_plane_host").
 			In("control_plane_host").Do("set control_plane_host to an IP address or a DNS name of the host")
 	}
-	if !validHost(ref.Host) {
+	if !kubeconfig.ValidHost(ref.Host) {
 		return "", fault.New(fault.Precondition, "control_plane_host_invalid", "control_plane_host is neither an IP address nor a DNS name that a node could be reached by").
 			In("control_plane_host").Do("set control_plane_host to an IP address or a DNS name of the host, without scheme and port")
 	}
@@ -118,52 +115,4 @@ func hostFault(ctx context.Context, err error) error {
 	}
 	return fault.New(fault.Unavailable, "host_cluster_unavailable", "the host cluster does not answer as it should").
 		Do("try again in a moment; if it stays, have the operator look at the host cluster").Because(err)
-}
-
-var dnsName = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
-
-// validHost accepts IP addresses and DNS names that could be a machine's. Addresses of this link alone are none: the cloud's
-// metadata service is one of them. Loopback is left in, for a host on one machine; the pinned CA keeps anything but the
-// tenant's API from learning a credential there.
-func validHost(h string) bool {
-	if a, err := netip.ParseAddr(h); err == nil {
-		a = a.Unmap()
-		return a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
-	}
-	h = strings.ToLower(h)
-	if len(h) > 253 || !dnsName.MatchString(h) {
-		return false
-	}
-	last := h[strings.LastIndexByte(h, '.')+1:]
-	_, err := strconv.ParseUint(last, 0, 64)
-	return err != nil // 127.1 and 0x7f000001 are addresses to some resolvers
-}
-
-// checkServer splits a server's URL; local means that it says localhost and must be replaced.
-func checkServer(s string) (server string, local bool, err error) {
-	u, err := url.Parse(s)
-	if err != nil || len(s) > 1024 {
-		return "", false, errors.New("its server is not a URL")
-	}
-	switch {
-	case u.Scheme != "https":
-		return "", false, errors.New("its server is not an https:// URL")
-	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery || u.Opaque != "" || strings.Trim(u.Path, "/") != "":
-		return "", false, errors.New("its server has more than a host and a port")
-	}
-	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", false, errors.New("its server has a port that is none")
-	}
-	h := strings.ToLower(u.Hostname())
-	if a, err := netip.ParseAddr(h); h == "localhost" || (err == nil && a.Unmap().IsLoopback()) {
-		return "", true, nil
-	}
-	if !validHost(h) {
-		return "", false, errors.New("its server is neither an IP address nor a DNS name that a node could be reached by")
-	}
-	return "https://" + net.JoinHostPort(h, port), false, nil
 }

@@ -1,4 +1,7 @@
-package tenant
+// Package kubeconfig takes what is safe from a kubeconfig that somebody else wrote: an address, a CA and a credential, all
+// inline. It must never run, open or follow anything that the file names, nor put a value of it into an error. It stands
+// apart from tenant so that its fuzz target builds without the Kubernetes clients.
+package kubeconfig
 
 import (
 	"bytes"
@@ -22,20 +25,20 @@ const (
 	maxEntries    = 16
 )
 
-// kubeconfig is all that is taken from one.
-type kubeconfig struct {
-	server     string // https://host:port, "" where local
-	local      bool   // it says localhost
-	serverName string
-	ca         []byte
-	cert, key  []byte
-	token      string
+// Kubeconfig is all that is taken from one.
+type Kubeconfig struct {
+	Server     string // https://host:port, "" where Local
+	Local      bool   // it says localhost
+	ServerName string // for TLS, where it is not Server's host
+	CA         []byte // PEM
+	Cert, Key  []byte // PEM, both or neither
+	Token      string
 }
 
-// parse takes the current context's cluster and user. Its errors complete "the kubeconfig cannot be used: …" and never
+// Parse takes the current context's cluster and user. Its errors complete "the kubeconfig cannot be used: …" and never
 // repeat a value. What would run, read or redirect something is refused wherever in the file it stands: a file that
 // carries it was not written by a control plane.
-func parse(data []byte) (*kubeconfig, error) {
+func Parse(data []byte) (*Kubeconfig, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("it is over %d KiB", maxKubeconfig>>10)
 	}
@@ -64,9 +67,9 @@ func parse(data []byte) (*kubeconfig, error) {
 	if cluster == nil || user == nil {
 		return nil, errors.New("its current context names a cluster or a user that it lacks")
 	}
-	k := &kubeconfig{ca: cluster.CertificateAuthorityData, cert: user.ClientCertificateData, key: user.ClientKeyData,
-		token: user.Token, serverName: cluster.TLSServerName}
-	if k.server, k.local, err = checkServer(cluster.Server); err != nil {
+	k := &Kubeconfig{CA: cluster.CertificateAuthorityData, Cert: user.ClientCertificateData, Key: user.ClientKeyData,
+		Token: user.Token, ServerName: cluster.TLSServerName}
+	if k.Server, k.Local, err = checkServer(cluster.Server); err != nil {
 		return nil, err
 	}
 	if err := k.check(); err != nil {
@@ -115,39 +118,39 @@ func refusedOfUser(u *clientcmdapi.AuthInfo) string {
 	return ""
 }
 
-func (k *kubeconfig) check() error {
-	if k.serverName != "" && (len(k.serverName) > 253 || !dnsName.MatchString(strings.ToLower(k.serverName))) && !validHost(k.serverName) {
+func (k *Kubeconfig) check() error {
+	if k.ServerName != "" && (len(k.ServerName) > 253 || !dnsName.MatchString(strings.ToLower(k.ServerName))) && !ValidHost(k.ServerName) {
 		return errors.New("its tls-server-name is not a name")
 	}
-	if len(k.ca) == 0 {
+	if len(k.CA) == 0 {
 		return errors.New("it has no certificate-authority-data")
 	}
-	if len(k.ca) > maxCA {
+	if len(k.CA) > maxCA {
 		return errors.New("its certificate-authority-data is too large")
 	}
-	if err := certificates(k.ca); err != nil {
+	if err := certificates(k.CA); err != nil {
 		return fmt.Errorf("its certificate-authority-data %w", err)
 	}
-	if (len(k.cert) == 0) != (len(k.key) == 0) {
+	if (len(k.Cert) == 0) != (len(k.Key) == 0) {
 		return errors.New("it has one of client-certificate-data and client-key-data without the other")
 	}
-	if len(k.cert) > 0 {
-		if len(k.cert)+len(k.key) > maxPair {
+	if len(k.Cert) > 0 {
+		if len(k.Cert)+len(k.Key) > maxPair {
 			return errors.New("its client-certificate-data and client-key-data are too large")
 		}
-		if _, err := tls.X509KeyPair(k.cert, k.key); err != nil {
+		if _, err := tls.X509KeyPair(k.Cert, k.Key); err != nil {
 			return errors.New("its client-certificate-data and client-key-data are not a pair")
 		}
 	}
-	if len(k.token) > maxToken {
+	if len(k.Token) > maxToken {
 		return errors.New("its token is too large")
 	}
-	for _, r := range []byte(k.token) {
+	for _, r := range []byte(k.Token) {
 		if r <= ' ' || r >= 0x7f {
 			return errors.New("its token holds blanks or control characters")
 		}
 	}
-	if len(k.cert) == 0 && k.token == "" {
+	if len(k.Cert) == 0 && k.Token == "" {
 		return errors.New("it has neither a client certificate nor a token")
 	}
 	return nil
@@ -173,11 +176,11 @@ func certificates(data []byte) error {
 	}
 }
 
-// write gives a kubeconfig of what was taken, named after the tenant.
-func (k *kubeconfig) write(name string) ([]byte, error) {
+// Write gives a kubeconfig of what was taken, named after the tenant.
+func (k *Kubeconfig) Write(name string) ([]byte, error) {
 	c := clientcmdapi.NewConfig()
-	c.Clusters[name] = &clientcmdapi.Cluster{Server: k.server, TLSServerName: k.serverName, CertificateAuthorityData: k.ca}
-	c.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: k.cert, ClientKeyData: k.key, Token: k.token}
+	c.Clusters[name] = &clientcmdapi.Cluster{Server: k.Server, TLSServerName: k.ServerName, CertificateAuthorityData: k.CA}
+	c.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: k.Cert, ClientKeyData: k.Key, Token: k.Token}
 	c.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	c.CurrentContext = name
 	return clientcmd.Write(*c)

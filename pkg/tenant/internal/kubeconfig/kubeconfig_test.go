@@ -1,4 +1,4 @@
-package tenant
+package kubeconfig
 
 import (
 	"bytes"
@@ -96,12 +96,12 @@ func TestParse(t *testing.T) {
 		"template syntax in a server": {ca + ", server: 'https://$(id)'", token, "its server"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k, err := parse([]byte(text(c.cluster, c.user)))
+			k, err := Parse([]byte(text(c.cluster, c.user)))
 			if c.wrong == "" {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if k.server != "https://kube.example.com:6443" || k.local {
+				if k.Server != "https://kube.example.com:6443" || k.Local {
 					t.Fatalf("%+v", k)
 				}
 				return
@@ -115,14 +115,14 @@ func TestParse(t *testing.T) {
 		})
 	}
 	for _, s := range []string{"https://localhost:8443", "https://LOCALHOST:8443/", "https://127.0.0.1:8443", "https://[::1]:8443", "https://127.9.9.9"} {
-		k, err := parse([]byte(text(ca+", server: '"+s+"'", token)))
-		if err != nil || !k.local {
+		k, err := Parse([]byte(text(ca+", server: '"+s+"'", token)))
+		if err != nil || !k.Local {
 			t.Errorf("%s: %+v, %v", s, k, err)
 		}
 	}
 	// What is refused counts in entries that the current context does not use, too.
 	bad := strings.Replace(text(server, token), "users: [", "users: [{name: b, user: {exec: {command: x}}}, ", 1)
-	if _, err := parse([]byte(bad)); err == nil || !strings.Contains(err.Error(), "exec") {
+	if _, err := Parse([]byte(bad)); err == nil || !strings.Contains(err.Error(), "exec") {
 		t.Errorf("got %v", err)
 	}
 	for name, data := range map[string]string{
@@ -131,7 +131,7 @@ func TestParse(t *testing.T) {
 		"no cluster":     strings.Replace(text(server, token), "cluster: a,", "cluster: z,", 1),
 		"billion laughs": "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d]\n",
 	} {
-		if _, err := parse([]byte(data)); err == nil {
+		if _, err := Parse([]byte(data)); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -146,17 +146,17 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(text(ca+", server: 'https://h', proxy-url: 'http://p'", "token: abc, exec: {command: sh}")))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		k, err := parse(data)
+		k, err := Parse(data)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\r") {
 				t.Fatalf("an error of several lines: %q", err)
 			}
 			return
 		}
-		if k.local {
-			k.server = "https://127.0.0.1:1"
+		if k.Local {
+			k.Server = "https://127.0.0.1:1"
 		}
-		out, err := k.write("t")
+		out, err := k.Write("t")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,11 +173,11 @@ func FuzzParse(f *testing.F) {
 			len(c.CAData) == 0 || c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" {
 			t.Fatalf("%+v", c)
 		}
-		again, err := parse(out)
+		again, err := Parse(out)
 		if err != nil {
 			t.Fatalf("what we write is not what we take: %v", err)
 		}
-		if again.token != k.token || !bytes.Equal(again.ca, k.ca) {
+		if again.Token != k.Token || !bytes.Equal(again.CA, k.CA) {
 			t.Fatal("it changed")
 		}
 	})
