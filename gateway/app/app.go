@@ -78,17 +78,19 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	files, err := mirror.Open(cfg.MirrorDir, log)
-	if err != nil {
-		return fmt.Errorf("KUBEBYON_MIRROR_DIR: %w", err)
-	}
-	defer func() { _ = files.Close() }()
 	listener := deps.Listener
 	if listener == nil {
+		var err error
 		if listener, err = new(net.ListenConfig).Listen(ctx, "tcp", string(cfg.HTTPAddr)); err != nil {
 			return fmt.Errorf("KUBEBYON_HTTP_ADDR: %w", err)
 		}
 	}
+	files, err := mirror.Open(cfg.MirrorDir, log)
+	if err != nil {
+		_ = listener.Close()
+		return fmt.Errorf("KUBEBYON_MIRROR_DIR: %w", err)
+	}
+	defer func() { _ = files.Close() }()
 	edge := httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure})
 	// Requests under way still need PostgreSQL and NATS after ctx has ended.
 	drained := make(chan struct{})

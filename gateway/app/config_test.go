@@ -2,6 +2,8 @@ package app_test
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,5 +114,40 @@ func TestAddressInUse(t *testing.T) {
 	status := app.Main(t.Context(), nil, lookup(map[string]string{"KUBEBYON_HTTP_ADDR": strings.TrimPrefix(w.url, "http://")}), &stderr)
 	if status == 0 || !strings.Contains(stderr.String(), "KUBEBYON_HTTP_ADDR") {
 		t.Errorf("status %d, %q", status, stderr.String())
+	}
+}
+
+// The command as a process runs it: nothing is there but the environment, and it stops cleanly.
+func TestMainServesUntilItIsTold(t *testing.T) {
+	log := &buffer{}
+	ctx, cancel := context.WithCancel(t.Context())
+	status := make(chan int, 1)
+	go func() {
+		// Neither PostgreSQL nor NATS listens there.
+		status <- app.Main(ctx, nil, lookup(map[string]string{
+			"KUBEBYON_HTTP_ADDR": "127.0.0.1:0", "KUBEBYON_DATABASE_DSN": "postgresql://x:canary@127.0.0.1:1/x", "KUBEBYON_NATS_URL": "nats://x:canary@127.0.0.1:1",
+			"KUBEBYON_LOG_FORMAT": "json",
+		}), log)
+	}()
+	w := &world{t: t, log: log}
+	var address string
+	w.eventually(func() bool {
+		_, rest, _ := strings.Cut(log.String(), `"addr":"`)
+		address, _, _ = strings.Cut(rest, `"`)
+		return address != ""
+	})
+	client := w.newBrowser()
+	response, err := client.Get("http://" + address + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(response.Body)
+	_ = response.Body.Close()
+	if response.StatusCode != 200 || string(text) != "{\"status\":\"ok\"}\n" {
+		t.Errorf("%d %s", response.StatusCode, text)
+	}
+	cancel()
+	if got := <-status; got != 0 || strings.Contains(log.String(), "canary") {
+		t.Errorf("status %d: %s", got, log)
 	}
 }

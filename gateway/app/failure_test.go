@@ -2,6 +2,8 @@ package app_test
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,10 +14,14 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/test/natstest"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
 )
 
@@ -193,8 +199,16 @@ func TestJoinPipeFails(t *testing.T) {
 	})
 }
 
-// Nothing that must stay secret is in a log, whatever happens to the request.
+// Nothing that must stay secret is in a log, a span or the database, whatever happens to the request.
 func TestCanaries(t *testing.T) {
+	spans := tracetest.NewInMemoryExporter()
+	before := otel.GetTracerProvider()
+	provider := trace.NewTracerProvider(trace.WithSyncer(spans))
+	otel.SetTracerProvider(provider)
+	t.Cleanup(func() {
+		otel.SetTracerProvider(before)
+		_ = provider.Shutdown(context.Background())
+	})
 	w := start(t)
 	var session string
 	for _, c := range w.browser.Jar.Cookies(request(t, w.url).URL) {
@@ -216,6 +230,9 @@ func TestCanaries(t *testing.T) {
 		w.call("GET", "/node//join", "?token="+joinToken, "")
 		w.call("GET", "/node/join/"+joinToken, "", "")
 		w.call("GET", clusters, "?token="+joinToken, "")
+		w.call("GET", cluster, joinToken, "")
+		w.call("DELETE", cluster+"/join-tokens/{token_id}", clusterID+" "+joinToken, "")
+		w.call("GET", "/node/mirror/{name}", joinToken, "")
 	}
 	join()
 	w.backend.set(func(b *backend) { b.err = newFault(fault.Internal) })
@@ -229,11 +246,68 @@ func TestCanaries(t *testing.T) {
 	if !strings.Contains(log, "route=\"GET /node/join\"") || !strings.Contains(log, "trace_id=") {
 		t.Fatalf("the log is not what this test takes it for:\n%s", log)
 	}
+	var traces strings.Builder
+	for _, span := range spans.GetSpans() {
+		fmt.Fprintln(&traces, span.Name, span.Attributes, span.Events, span.Links, span.Status)
+	}
+	if !strings.Contains(traces.String(), "GET /node/join") || !strings.Contains(traces.String(), "users") {
+		t.Fatalf("the spans are not what this test takes them for:\n%s", traces.String())
+	}
 	for _, secret := range []string{adminPassword, joinSecret, joinToken, kubeCanary, scriptCanary, session, "canary", "token="} {
-		if i := strings.Index(log, secret); i >= 0 {
-			t.Errorf("%q is in the log: …%s…", secret, log[max(0, i-150):min(len(log), i+150)])
+		for where, text := range map[string]string{"the log": log, "the spans": traces.String(), "the database": dump(t, w.dsn)} {
+			if i := strings.Index(text, secret); i >= 0 {
+				t.Errorf("%q is in %s: …%s…", secret, where, text[max(0, i-150):min(len(text), i+150)])
+			}
 		}
 	}
+}
+
+// dump gives every row of every table as text.
+func dump(t *testing.T, dsn string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	var all strings.Builder
+	for _, table := range []string{"users", "sessions", "setup_links", "settings"} {
+		rows, err := conn.Query(t.Context(), "select t::text from "+table+" t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(&all, table, texts)
+	}
+	if !strings.Contains(all.String(), adminEmail) {
+		t.Fatalf("the dump is not what this test takes it for:\n%s", all.String())
+	}
+	return all.String()
+}
+
+func TestNATSDownMidway(t *testing.T) {
+	server := natstest.Start(t)
+	w := start(t, with("KUBEBYON_NATS_URL", server.URL()))
+	w.eventually(func() bool { return w.call("GET", clusters, "", "").status == 200 })
+	server.Stop()
+	begin := time.Now()
+	if a := w.call("GET", clusters, "", ""); a.status != 503 || time.Since(begin) > 2*time.Second {
+		t.Errorf("%d after %v: %s", a.status, time.Since(begin), a.text)
+	}
+	if a := w.call("GET", "/readyz", "", ""); a.status != 503 || !strings.Contains(a.text, `{"name":"nats","state":"down","required":true}`) {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := w.call("GET", "/healthz", "", ""); a.status != 200 {
+		t.Errorf("healthz: %d", a.status)
+	}
+	if a := w.call("GET", settings, "", ""); a.status != 200 {
+		t.Errorf("what needs no NATS: %d", a.status)
+	}
+	server.Restart(t)
+	w.eventually(func() bool { return w.call("GET", clusters, "", "").status == 200 })
 }
 
 func TestPanicIsAProblem(t *testing.T) {

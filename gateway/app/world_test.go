@@ -53,7 +53,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is a gateway with a real PostgreSQL, a real NATS, and services that answer from memory.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	url     string
 	nats    string
 	dsn     string
@@ -74,42 +74,42 @@ func with(name, value string) wish {
 }
 
 // start brings one up and logs the administrator in.
-func start(t *testing.T, wishes ...wish) *world {
-	t.Helper()
-	w := prepare(t, wishes...)
+func start(tb testing.TB, wishes ...wish) *world {
+	tb.Helper()
+	w := prepare(tb, wishes...)
 	w.logIn()
 	return w
 }
 
-func prepare(t *testing.T, wishes ...wish) *world {
-	t.Helper()
-	w := &world{t: t, log: &buffer{}, backend: newBackend(), mirror: t.TempDir()}
-	secret := filepath.Join(t.TempDir(), "password")
+func prepare(tb testing.TB, wishes ...wish) *world {
+	tb.Helper()
+	w := &world{t: tb, log: &buffer{}, backend: newBackend(), mirror: tb.TempDir()}
+	secret := filepath.Join(tb.TempDir(), "password")
 	if err := os.WriteFile(secret, []byte(adminPassword+"\n"), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	env := map[string]string{"KUBEBYON_ADMIN_PASSWORD_FILE": secret, "KUBEBYON_MIRROR_DIR": w.mirror, "KUBEBYON_LOG_LEVEL": "debug"}
 	for _, wish := range wishes {
 		wish(env, w)
 	}
 	if env["KUBEBYON_DATABASE_DSN"] == "" {
-		env["KUBEBYON_DATABASE_DSN"] = pgtest.New(t)
+		env["KUBEBYON_DATABASE_DSN"] = pgtest.New(tb)
 	}
 	if env["KUBEBYON_NATS_URL"] == "" {
-		env["KUBEBYON_NATS_URL"] = natstest.New(t)
+		env["KUBEBYON_NATS_URL"] = natstest.New(tb)
 	}
 	w.dsn, w.nats = env["KUBEBYON_DATABASE_DSN"], env["KUBEBYON_NATS_URL"]
 	if w.backend != nil {
-		w.backend.serve(t, w.nats)
+		w.backend.serve(tb, w.nats)
 	}
 	cfg, err := app.LoadConfig(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.run(cfg)
 	w.spec, err = openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	w.browser = w.newBrowser()
 	return w
@@ -173,10 +173,10 @@ type answer struct {
 	}
 }
 
-func (a answer) json(t *testing.T, into any) {
-	t.Helper()
+func (a answer) json(tb testing.TB, into any) {
+	tb.Helper()
 	if err := json.Unmarshal([]byte(a.text), into); err != nil {
-		t.Fatalf("%v in %q", err, a.text)
+		tb.Fatalf("%v in %q", err, a.text)
 	}
 }
 
@@ -357,11 +357,11 @@ func exampleToken() tokenv1.Token {
 	return tokenv1.Token{ID: tokenID, ClusterID: clusterID, TokenID: "abcdef", Status: tokenv1.Active, CreatedBy: "usr_x", CreatedAt: at, ExpiresAt: at.Add(time.Hour)}
 }
 
-func (b *backend) serve(t *testing.T, url string) {
-	t.Helper()
+func (b *backend) serve(tb testing.TB, url string) {
+	tb.Helper()
 	conn, err := nats.Connect(url)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
 	server := func(name string) *rpc.Server {
@@ -439,13 +439,13 @@ func (b *backend) serve(t *testing.T, url string) {
 	servers := []*rpc.Server{cluster, token, node, edge}
 	for _, s := range servers {
 		if err := s.Start(); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	if err := conn.Flush(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		for _, s := range servers {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -16,12 +17,12 @@ import (
 func TestRunWaitsForEveryPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var ended int
+		var ended atomic.Int32
 		slow := func(d time.Duration) lifecycle.Part {
 			return lifecycle.Part{Name: "slow", Run: func(ctx context.Context) error {
 				<-ctx.Done()
 				time.Sleep(d)
-				ended++
+				ended.Add(1)
 				return ctx.Err()
 			}}
 		}
@@ -32,8 +33,8 @@ func TestRunWaitsForEveryPart(t *testing.T) {
 		if err != nil {
 			t.Fatalf("a clean stop returned %v", err)
 		}
-		if ended != 2 || time.Since(start) != 8*time.Second {
-			t.Fatalf("%d parts ended after %v", ended, time.Since(start))
+		if ended.Load() != 2 || time.Since(start) != 8*time.Second {
+			t.Fatalf("%d parts ended after %v", ended.Load(), time.Since(start))
 		}
 	})
 }

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel/propagation"
@@ -163,11 +163,7 @@ func clip(s string) string {
 	if len(s) <= maxErrorText {
 		return s
 	}
-	s = s[:maxErrorText]
-	for len(s) > 0 && !utf8.ValidString(s[len(s)-1:]) && !utf8.RuneStart(s[len(s)-1]) {
-		s = s[:len(s)-1]
-	}
-	return s + "…"
+	return strings.ToValidUTF8(s[:maxErrorText], "") + "…"
 }
 
 // headerSize is what h takes of a message's payload limit.

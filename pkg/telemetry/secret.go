@@ -8,7 +8,7 @@ import (
 const redacted = "[redacted]"
 
 // Secret is a string that no printer, logger or encoder shows. string(s) alone gives the text, so each use stands out
-// in review.
+// in review. encoding/json alone shows it where it is the key of a map: never make it one.
 type Secret string
 
 // String hides the text.
@@ -26,5 +26,5 @@ func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalJSON hides the text from encoding/json.
 func (Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// MarshalText hides the text from encoders that ask for text: map keys, YAML, XML.
+// MarshalText hides the text from encoders that ask for text, such as XML.
 func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }

@@ -9,7 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
+
+	"github.com/kubebyon/kubebyon/deploy/devhost/layout"
 )
 
 const usage = `usage:
@@ -20,7 +21,8 @@ const usage = `usage:
 `
 
 // CLI is the command line of this package, without the program's own name. It gives the exit status: that of the
-// command for exec, 2 for wrong usage. KUBEBYON_CACHE and KUBEBYON_STATE say where files are kept.
+// command for exec, 2 for wrong usage. KUBEBYON_CACHE, KUBEBYON_STATE and
+// KUBEBYON_DEVHOST_NETWORK mean what they mean to the host.
 func CLI(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(args) == 0 {
 		fmt.Fprint(stderr, usage)
@@ -30,19 +32,23 @@ func CLI(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	cache, state, err := folders()
+	dir, err := os.Getwd()
 	if err != nil {
 		return fail(err)
 	}
+	l, err := layout.FromEnv(os.LookupEnv, dir)
+	if err != nil {
+		return fail(err)
+	}
+	state := l.State
 	switch verb, rest := args[0], args[1:]; {
 	case verb == "up" && len(rest) > 0:
-		o := Options{Name: rest[0], Cache: cache, State: state, Log: stderr}
+		o := Options{Name: rest[0], Octet: l.Net.Octet(), Cache: l.Cache, State: state, Log: stderr}
 		f := flag.NewFlagSet("machine up", flag.ContinueOnError)
 		f.SetOutput(stderr)
 		f.StringVar(&o.Suite, "suite", Bookworm, "bookworm or trixie")
 		f.StringVar(&o.Init, "init", Systemd, "systemd or none")
-		f.IntVar(&o.Octet, "octet", 0, "X of the network 198.18.X.0/24")
-		f.Func("ip", "address in 198.18.X.0/24", func(s string) error { o.IP, err = netip.ParseAddr(s); return err })
+		f.Func("ip", "address on the host's network, from .11 upward", func(s string) (err error) { o.IP, err = netip.ParseAddr(s); return err })
 		if err := f.Parse(rest[1:]); err != nil || f.NArg() > 0 {
 			fmt.Fprint(stderr, usage)
 			return 2
@@ -99,33 +105,4 @@ func CLI(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	return 0
-}
-
-// folders reads KUBEBYON_CACHE and KUBEBYON_STATE; the state is <repository>/.run where it is not set.
-func folders() (cache, state string, err error) {
-	if cache = os.Getenv("KUBEBYON_CACHE"); cache == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", "", fmt.Errorf("neither KUBEBYON_CACHE nor HOME is set: %w", err)
-		}
-		cache = filepath.Join(home, ".cache", "kubebyon")
-	}
-	if state = os.Getenv("KUBEBYON_STATE"); state == "" {
-		dir, err := os.Getwd()
-		if err != nil {
-			return "", "", err
-		}
-		for !exists(filepath.Join(dir, "go.work")) {
-			if dir == filepath.Dir(dir) {
-				return "", "", errors.New("run this inside the repository, or set KUBEBYON_STATE to a folder")
-			}
-			dir = filepath.Dir(dir)
-		}
-		state = filepath.Join(dir, ".run")
-	}
-	if cache, err = filepath.Abs(cache); err != nil {
-		return "", "", err
-	}
-	state, err = filepath.Abs(state)
-	return cache, state, err
 }

@@ -21,6 +21,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/kubebyon/kubebyon/deploy/devhost/process"
 )
 
 // The suites that Up knows. Bookworm brings containerd, runc and the CNI plugins as packages; trixie has none of them, so that a
@@ -50,14 +52,15 @@ type Options struct {
 
 // Machine is one that runs, or did.
 type Machine struct {
-	Name    string     `json:"name"`
-	Suite   string     `json:"suite"`
-	Init    string     `json:"init"`
-	IP      netip.Addr `json:"ip"`
-	Octet   int        `json:"octet"`
-	Nspawn  process    `json:"nspawn"` // systemd-nspawn itself
-	PID1    process    `json:"pid1"`   // the machine's init, as seen from outside
-	Cgroups []string   `json:"cgroups"`
+	Name    string         `json:"name"`
+	Suite   string         `json:"suite"`
+	Init    string         `json:"init"`
+	IP      netip.Addr     `json:"ip"`
+	Octet   int            `json:"octet"`
+	Nspawn  process.Record `json:"nspawn"`  // systemd-nspawn itself
+	PID1    process.Record `json:"pid1"`    // the machine's init, as seen from outside
+	Cgroups []string       `json:"cgroups"` // to remove with the machine
+	Join    []string       `json:"join"`    // where its processes start
 
 	dir string
 }
@@ -168,7 +171,7 @@ func Purge(ctx context.Context, state string) error {
 }
 
 // Running reports whether the machine's init runs.
-func (m *Machine) Running() bool { return m.PID1.alive() }
+func (m *Machine) Running() bool { return m.PID1.Alive() }
 
 // Root is the machine's root file system, as a path here.
 func (m *Machine) Root() string { return filepath.Join(m.dir, "root") }
@@ -176,11 +179,14 @@ func (m *Machine) Root() string { return filepath.Join(m.dir, "root") }
 // Command is a command inside the machine: its namespaces, its cgroups, root's environment and nothing of ours.
 func (m *Machine) Command(ctx context.Context, args ...string) *exec.Cmd {
 	var join strings.Builder
-	for _, c := range m.Cgroups {
+	for _, c := range m.Join {
 		// systemd's own hierarchies stay as they are: there a process would count as a part of some unit.
-		if base := filepath.Base(filepath.Dir(c)); base != "systemd" && base != "unified" {
+		if !strings.HasPrefix(c, "/sys/fs/cgroup/systemd/") && !strings.HasPrefix(c, "/sys/fs/cgroup/unified/") && !process.PureV2() {
 			fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs && ", c)
 		}
+	}
+	if process.PureV2() { // the groups that nspawn made are known to it alone
+		join.WriteString(`echo $$ >"/sys/fs/cgroup$(sed -n s/^0:://p /proc/$0/cgroup)/cgroup.procs" && `)
 	}
 	script := join.String() + `exec nsenter -t "$0" -m -u -i -n -p -C -r -w -- /usr/bin/env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8 "$@"`
 	cmd := exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, strconv.Itoa(m.PID1.PID)}, args...)...)
@@ -208,21 +214,14 @@ func (m *Machine) Run(ctx context.Context, args ...string) (string, error) {
 // Down ends the machine by killing its init, and removes everything that it had. Down of a machine that is gone
 // already removes what is left of it.
 func (m *Machine) Down(ctx context.Context) error {
-	var errs []error
 	// A machine's init takes everything inside with it; nspawn then ends by itself.
-	m.PID1.kill()
-	if !m.PID1.gone(ctx, 10*time.Second) {
-		errs = append(errs, fmt.Errorf("init of %s (%d) is still there after SIGKILL", m.Name, m.PID1.PID))
+	err := m.PID1.Stop(ctx, 0)
+	for end := time.Now().Add(2 * time.Second); m.Nspawn.Alive() && time.Now().Before(end); {
+		time.Sleep(20 * time.Millisecond)
 	}
-	if !m.Nspawn.gone(ctx, 3*time.Second) {
-		m.Nspawn.kill()
-		if !m.Nspawn.gone(ctx, 5*time.Second) {
-			errs = append(errs, fmt.Errorf("systemd-nspawn of %s (%d) is still there after SIGKILL", m.Name, m.Nspawn.PID))
-		}
-	}
-	errs = append(errs, m.disconnect(ctx), m.removeCgroups(ctx))
-	if len(errs) > 0 && errors.Join(errs...) != nil {
-		return fmt.Errorf("machine %s: %w", m.Name, errors.Join(errs...))
+	err = errors.Join(err, m.Nspawn.Stop(ctx, 0), m.disconnect(ctx), process.RemoveCgroups(m.Cgroups))
+	if err != nil {
+		return fmt.Errorf("machine %s: %w", m.Name, err)
 	}
 	if err := removeTree(m.dir); err != nil {
 		return fmt.Errorf("machine %s: %w", m.Name, err)
@@ -247,7 +246,7 @@ func claim(ctx context.Context, o Options) (*Machine, error) {
 	case errors.Is(err, os.ErrNotExist):
 	case err != nil:
 		return nil, err
-	case old.Running() || old.Nspawn.alive():
+	case old.Running() || old.Nspawn.Alive():
 		return nil, fmt.Errorf("machine %s runs already", o.Name)
 	default:
 		if err := old.Down(ctx); err != nil {
@@ -298,10 +297,12 @@ func (m *Machine) boot(ctx context.Context, archive string) error {
 	if err := m.prepare(); err != nil {
 		return err
 	}
-	if err := m.makeCgroups(); err != nil {
-		return errors.Join(err, m.save())
+	var err error
+	m.Cgroups, m.Join, err = process.MakeCgroups("kubebyon-" + m.link())
+	if err := errors.Join(err, m.save()); err != nil { // also when it failed half-way: Down removes them
+		return err
 	}
-	if err := errors.Join(m.connect(ctx), m.save()); err != nil {
+	if err := m.connect(ctx); err != nil {
 		return err
 	}
 	if err := m.spawn(ctx); err != nil {
@@ -316,7 +317,7 @@ func (m *Machine) spawn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer console.Close()
+	defer func() { _ = console.Close() }()
 	args := []string{
 		"--quiet", "--directory=" + m.Root(), "--machine=" + m.link(), "--hostname=" + m.Name, "--register=no", "--keep-unit",
 		"--network-namespace-path=/run/netns/" + m.link(), "--resolv-conf=off", "--timezone=off", "--link-journal=no", "--console=pipe",
@@ -325,21 +326,22 @@ func (m *Machine) spawn(ctx context.Context) error {
 	}
 	if m.Init == Systemd {
 		args = append(args, "--boot")
-		if !unifiedHost() {
+		if !process.PureV2() {
 			args = append(args, "systemd.unified_cgroup_hierarchy=0", "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1")
 		}
 	} else {
 		args = append(args, "--as-pid2", harness+"/init")
 	}
 	unified := "0"
-	if unifiedHost() {
+	if process.PureV2() {
 		unified = "1"
 	}
 	var join strings.Builder
-	for _, c := range m.Cgroups {
+	for _, c := range m.Join {
 		fmt.Fprintf(&join, "echo $$ >%s/cgroup.procs && ", c)
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", join.String() + `exec systemd-nspawn "$@"`, "systemd-nspawn"}, args...)...)
+	// Not cancelled with ctx: the machine runs on until Down.
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), "/bin/sh", append([]string{"-c", join.String() + `exec systemd-nspawn "$@"`, "systemd-nspawn"}, args...)...)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=" + unified, "SYSTEMD_NSPAWN_API_VFS_WRITABLE=network"}
 	cmd.Stdout, cmd.Stderr = console, console
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -351,7 +353,7 @@ func (m *Machine) spawn(ctx context.Context) error {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	if m.Nspawn, err = identify(cmd.Process.Pid); err != nil {
+	if m.Nspawn, err = process.Identify("systemd-nspawn", cmd.Process.Pid); err != nil {
 		return err
 	}
 	if err := m.save(); err != nil {
@@ -368,8 +370,9 @@ func (m *Machine) spawn(ctx context.Context) error {
 		if !ok || comm(pid) == "systemd-nspawn" || comm(pid) == "(sd-stubinit)" && m.Init == Systemd {
 			return false, nil
 		}
-		if m.PID1, err = identify(pid); err != nil {
-			return false, nil
+		var gone error
+		if m.PID1, gone = process.Identify("init", pid); gone != nil {
+			return false, nil //nolint:nilerr // the copy of nspawn ended between two looks; the next one finds its heir
 		}
 		return true, m.save()
 	})

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"regexp"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
@@ -19,12 +21,13 @@ import (
 
 type (
 	queryKey   struct{}
+	addressKey struct{}
 	recordKey  struct{}
 	sessionKey struct{}
 )
 
 // hideQuery takes the query out of the request before anything can log or trace it: /node/join has a credential
-// there. Handlers read it with query.
+// there. Handlers read it with query. The path is hidden from tracing too, by trace.
 func hideQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		raw := r.URL.RawQuery
@@ -49,11 +52,15 @@ func query(r *http.Request) (url.Values, error) {
 }
 
 // trace opens the request's span. A caller's trace is linked, not joined: a stranger does not choose our trace ids.
+// otelhttp records the path, which may be a mistyped credential: it is given none, and the route is named instead.
 func trace(next http.Handler) http.Handler {
-	return otelhttp.NewMiddleware("http",
+	traced := otelhttp.NewMiddleware("http",
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return "HTTP" }),
 	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if address, ok := r.Context().Value(addressKey{}).(*url.URL); ok {
+			r.URL = address
+		}
 		// Without an exporter there may be no trace id; people and logs need one all the same.
 		if !oteltrace.SpanContextFromContext(r.Context()).IsValid() {
 			var traceID oteltrace.TraceID
@@ -65,6 +72,11 @@ func trace(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	}))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(context.WithValue(r.Context(), addressKey{}, r.URL))
+		r.URL = &url.URL{}
+		traced.ServeHTTP(w, r)
+	})
 }
 
 func traceID(ctx context.Context) string {
@@ -75,7 +87,14 @@ func traceID(ctx context.Context) string {
 func nameRoute(r *http.Request, rt route) {
 	name := rt.Method + " " + rt.Path
 	if rec := recordOf(r); rec != nil {
-		rec.route, rec.path = name, r.URL.Path
+		rec.route = name
+		for _, form := range []*regexp.Regexp{clusterIDForm, tokenIDForm} {
+			for segment := range strings.SplitSeq(r.URL.Path, "/") {
+				if form.MatchString(segment) {
+					rec.ids = append(rec.ids, segment)
+				}
+			}
+		}
 	}
 	label := attribute.String("http.route", rt.Path)
 	span := oteltrace.SpanFromContext(r.Context())
@@ -88,8 +107,9 @@ func nameRoute(r *http.Request, rt route) {
 
 // record is what a request's one line in the log says.
 type record struct {
-	route, path, user string
-	err               error
+	route, user string
+	ids         []string // of the objects in the path, in their own form; never another part of it
+	err         error
 }
 
 func recordOf(r *http.Request) *record {
@@ -98,7 +118,7 @@ func recordOf(r *http.Request) *record {
 }
 
 // observe sets the headers that every answer has, turns a panic into a 500 and writes the request's line. The path
-// of an unknown route is left out: it may be a mistyped credential.
+// is left out, but for well-formed ids: it may be a mistyped credential.
 func (s *Server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -142,8 +162,8 @@ func (s *Server) report(r *http.Request, rec *record, out *meter, took time.Dura
 		slog.String("method", r.Method), slog.String("route", rec.route), slog.Int("status", out.status),
 		slog.Int64("bytes", out.bytes), slog.Duration("took", took), slog.String("peer", r.RemoteAddr),
 	}
-	if rec.path != "" {
-		attributes = append(attributes, slog.String("path", rec.path))
+	if len(rec.ids) > 0 {
+		attributes = append(attributes, slog.String("on", strings.Join(rec.ids, "/")))
 	}
 	if rec.user != "" {
 		attributes = append(attributes, slog.String("user", rec.user))

@@ -8,30 +8,30 @@ import (
 
 // binaries is the folder with etcd and the kube-* programs of the development host's cache. There is no skipping: without
 // them the test fails and says how to get them.
-func binaries(t testing.TB) string {
-	t.Helper()
+func binaries(tb testing.TB) string {
+	tb.Helper()
 	home, _ := os.UserHomeDir()
-	cache := os.Getenv("KUBEBYON_CACHE")
+	cache := os.Getenv("KUBEBYON_CACHE") //nolint:forbidigo // the tests' helper
 	if cache == "" {
 		cache = filepath.Join(home, ".cache", "kubebyon")
 	}
 	folders, _ := filepath.Glob(filepath.Join(cache, "kubernetes", "*"))
 	folders = append(folders, filepath.Join(cache, "bin"), filepath.Join(home, ".cache", "kubebyon-devhost", "k8sbin"), filepath.Join(home, ".cache", "kubebyon-devhost", "bin"))
-	joined := t.TempDir()
+	joined := tb.TempDir()
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		found := false
 		for _, folder := range folders {
 			path := filepath.Join(folder, name)
 			if info, err := os.Stat(path); err == nil && info.Mode()&0o111 != 0 {
 				if err := os.Symlink(path, filepath.Join(joined, name)); err != nil {
-					t.Fatal(err)
+					tb.Fatal(err)
 				}
 				found = true
 				break
 			}
 		}
 		if !found {
-			t.Fatalf("%s is not in %s: run `go run ./deploy/devhost up` once, or set KUBEBYON_CACHE", name, cache)
+			tb.Fatalf("%s is not in %s: run `go run ./deploy/devhost up` once, or set KUBEBYON_CACHE", name, cache)
 		}
 	}
 	return joined

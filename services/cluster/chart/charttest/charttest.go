@@ -34,11 +34,11 @@ const (
 )
 
 // Render gives the chart's objects by "Kind/name", as an installation into an empty namespace would make them.
-func Render(t testing.TB, values map[string]any) map[string]*unstructured.Unstructured {
-	t.Helper()
+func Render(tb testing.TB, values map[string]any) map[string]*unstructured.Unstructured {
+	tb.Helper()
 	objects, err := TryRender(values, nil)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return objects
 }
@@ -88,7 +88,7 @@ type ControlPlane struct {
 	PKI    *corev1.Secret // as the release's Secret <name>-pki
 	Access *corev1.Secret // as vc-<name>; its config says https://localhost:8443, like the real one
 
-	t         testing.TB
+	tb        testing.TB
 	binaries  string
 	commands  map[string][]string
 	dir       string
@@ -96,23 +96,23 @@ type ControlPlane struct {
 }
 
 // Start runs the rendered containers until the test ends. It does not wait for their readiness.
-func Start(t testing.TB, values map[string]any) *ControlPlane {
-	t.Helper()
-	objects := Render(t, values)
-	c := &ControlPlane{t: t, binaries: binaries(t), dir: t.TempDir(), commands: map[string][]string{}, processes: map[string]*exec.Cmd{}}
-	c.PKI, c.Access = Secret(t, objects["Secret/"+chart.PKISecretName(Release)]), Secret(t, objects["Secret/"+chart.KubeconfigSecretName(Release)])
+func Start(tb testing.TB, values map[string]any) *ControlPlane {
+	tb.Helper()
+	objects := Render(tb, values)
+	c := &ControlPlane{tb: tb, binaries: binaries(tb), dir: tb.TempDir(), commands: map[string][]string{}, processes: map[string]*exec.Cmd{}}
+	c.PKI, c.Access = Secret(tb, objects["Secret/"+chart.PKISecretName(Release)]), Secret(tb, objects["Secret/"+chart.KubeconfigSecretName(Release)])
 
-	ports := freePorts(t, 5)
+	ports := freePorts(tb, 5)
 	c.Server = fmt.Sprintf("https://127.0.0.1:%d", ports[0])
 	rewrite := strings.NewReplacer(
 		"127.0.0.1:8443", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--secure-port=8443", fmt.Sprintf("--secure-port=%d", ports[0]),
 		":2379", fmt.Sprintf(":%d", ports[1]), ":2380", fmt.Sprintf(":%d", ports[2]), "/data/", c.dir+"/data/")
 
 	var set appsv1.StatefulSet
-	convert(t, objects["StatefulSet/"+Release], &set)
+	convert(tb, objects["StatefulSet/"+Release], &set)
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		for _, item := range volume.Secret.Items {
-			write(t, filepath.Join(c.dir, volume.Name, item.Path), rewrite.Replace(string(c.PKI.Data[item.Key])))
+			write(tb, filepath.Join(c.dir, volume.Name, item.Path), rewrite.Replace(string(c.PKI.Data[item.Key])))
 		}
 	}
 	for i, container := range set.Spec.Template.Spec.Containers {
@@ -134,7 +134,7 @@ func Start(t testing.TB, values map[string]any) *ControlPlane {
 		c.commands[container.Name] = command
 		c.start(container.Name, container.Env)
 	}
-	t.Cleanup(c.stop)
+	tb.Cleanup(c.stop)
 	return c
 }
 
@@ -165,18 +165,18 @@ func (c *ControlPlane) end(name string) {
 		_ = process.Process.Kill()
 		<-gone
 	}
-	if c.t.Failed() {
+	if c.tb.Failed() {
 		log, _ := os.ReadFile(filepath.Join(c.dir, name+".log"))
 		lines := strings.Split(strings.TrimSpace(string(log)), "\n")
-		c.t.Logf("%s ended with:\n%s", name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		c.tb.Logf("%s ended with:\n%s", name, strings.Join(lines[max(0, len(lines)-15):], "\n"))
 	}
 }
 
 func (c *ControlPlane) start(name string, env []corev1.EnvVar) {
-	c.t.Helper()
+	c.tb.Helper()
 	log, err := os.Create(filepath.Join(c.dir, name+".log"))
 	if err != nil {
-		c.t.Fatal(err)
+		c.tb.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
 	command := exec.CommandContext(context.Background(), c.commands[name][0], c.commands[name][1:]...) //nolint:gosec // the rendered command line is what is tested
@@ -187,50 +187,50 @@ func (c *ControlPlane) start(name string, env []corev1.EnvVar) {
 	}
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := command.Start(); err != nil {
-		c.t.Fatal(err)
+		c.tb.Fatal(err)
 	}
 	c.processes[name] = command
 }
 
 // Secret is a rendered object as a Secret.
-func Secret(t testing.TB, object *unstructured.Unstructured) *corev1.Secret {
-	t.Helper()
+func Secret(tb testing.TB, object *unstructured.Unstructured) *corev1.Secret {
+	tb.Helper()
 	var out corev1.Secret
-	convert(t, object, &out)
+	convert(tb, object, &out)
 	return &out
 }
 
-func convert(t testing.TB, object *unstructured.Unstructured, into any) {
-	t.Helper()
+func convert(tb testing.TB, object *unstructured.Unstructured, into any) {
+	tb.Helper()
 	if object == nil {
-		t.Fatalf("the chart did not render a %T", into)
+		tb.Fatalf("the chart did not render a %T", into)
 	}
 	text, err := yaml.Marshal(object.Object)
 	if err == nil {
 		err = yaml.UnmarshalStrict(text, into)
 	}
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func write(t testing.TB, path, text string) {
-	t.Helper()
+func write(tb testing.TB, path, text string) {
+	tb.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
-func freePorts(t testing.TB, n int) []int {
-	t.Helper()
+func freePorts(tb testing.TB, n int) []int {
+	tb.Helper()
 	ports := make([]int, n)
 	for i := range ports {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		listener, err := (&net.ListenConfig{}).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		defer func() { _ = listener.Close() }()
 		ports[i] = listener.Addr().(*net.TCPAddr).Port

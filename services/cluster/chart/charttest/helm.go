@@ -17,34 +17,34 @@ import (
 )
 
 // Install installs the chart into an existing namespace of the cluster at cfg, without waiting for anything.
-func Install(t testing.TB, cfg *rest.Config, namespace string, values map[string]any) (*release.Release, error) {
-	t.Helper()
+func Install(tb testing.TB, cfg *rest.Config, namespace string, values map[string]any) (*release.Release, error) {
+	tb.Helper()
 	loaded, err := chart.Load()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	install := action.NewInstall(configuration(t, cfg, namespace))
+	install := action.NewInstall(configuration(tb, cfg, namespace))
 	install.ReleaseName, install.Namespace, install.DisableOpenAPIValidation = Release, namespace, true
 	return install.Run(loaded, values)
 }
 
 // Upgrade upgrades what Install made.
-func Upgrade(t testing.TB, cfg *rest.Config, namespace string, values map[string]any) (*release.Release, error) {
-	t.Helper()
+func Upgrade(tb testing.TB, cfg *rest.Config, namespace string, values map[string]any) (*release.Release, error) {
+	tb.Helper()
 	loaded, err := chart.Load()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	upgrade := action.NewUpgrade(configuration(t, cfg, namespace))
+	upgrade := action.NewUpgrade(configuration(tb, cfg, namespace))
 	upgrade.Namespace, upgrade.DisableOpenAPIValidation = namespace, true
 	return upgrade.Run(Release, loaded, values)
 }
 
-func configuration(t testing.TB, cfg *rest.Config, namespace string) *action.Configuration {
-	t.Helper()
+func configuration(tb testing.TB, cfg *rest.Config, namespace string) *action.Configuration {
+	tb.Helper()
 	config := &action.Configuration{}
 	if err := config.Init(&getter{config: cfg, namespace: namespace}, namespace, "secret", func(string, ...any) {}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return config
 }

@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 )
 
@@ -18,7 +19,7 @@ import (
 const VClusterVersion = "0.33.0"
 
 // kubernetesVersion is what the stand-in runs, whatever the values ask: its images are those of the development host.
-const kubernetesVersion = "v1.37.2"
+const kubernetesVersion = kubetest.Version
 
 //go:embed testdata/vcluster-0.33.0.schema.json
 var vclusterSchema []byte
@@ -77,11 +78,11 @@ func WriteVCluster(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	edit := func(path, old, new string) {
+	edit := func(path, old, text string) {
 		if !strings.Contains(files[path], old) {
 			err = fmt.Errorf("%s has no %q any more", path, old)
 		}
-		files[path] = strings.ReplaceAll(files[path], old, new)
+		files[path] = strings.ReplaceAll(files[path], old, text)
 	}
 	files["values.schema.json"] = string(vclusterSchema)
 	edit("Chart.yaml", "name: kubebyon-upstream", "name: vcluster")

@@ -50,7 +50,7 @@ func SetupConfig(server string, pki *corev1.Secret) (*rest.Config, error) {
 	}
 	token, ca := pki.Data[chart.TokenKey], pki.Data[chart.CACertKey]
 	if len(token) == 0 || len(ca) == 0 {
-		return nil, fmt.Errorf("Secret %s/%s lacks %s or %s", pki.Namespace, pki.Name, chart.TokenKey, chart.CACertKey)
+		return nil, fmt.Errorf("the Secret %s/%s lacks %s or %s", pki.Namespace, pki.Name, chart.TokenKey, chart.CACertKey)
 	}
 	return &rest.Config{
 		Host:            "https://" + at.Host,

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 	"github.com/kubebyon/kubebyon/services/cluster/chart/charttest"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/tenantsetup"
@@ -36,7 +37,7 @@ func params(pki map[string][]byte) tenantsetup.Params {
 		CA:                pki[chart.CACertKey],
 		PodCIDR:           netip.MustParsePrefix("10.64.0.0/16"),
 		ServiceCIDR:       netip.MustParsePrefix("10.128.0.0/16"),
-		KubernetesVersion: "v1.37.2",
+		KubernetesVersion: kubetest.Version,
 	}
 }
 

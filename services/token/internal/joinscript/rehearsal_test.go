@@ -275,7 +275,7 @@ func (r rehearsal) play(out *rehearsed) error {
 	if r.Fault == "refused" {
 		api.Close()
 	} else {
-		go server.ServeTLS(api, "", "") //nolint:errcheck // ends with this process
+		go server.ServeTLS(api, "", "")
 	}
 
 	programs := r.programs(clientCert + clientKey)
@@ -421,10 +421,10 @@ esac
 				http.NotFound(w, nil)
 				return
 			}
-			w.Write([]byte(text)) //nolint:errcheck // the client sees it
+			w.Write([]byte(text))
 		})
 	}
-	go http.Serve(mirror, mux) //nolint:errcheck,gosec // ends with this process
+	go http.Serve(mirror, mux)
 	script, err := Render(p)
 	if err != nil {
 		return err
@@ -557,8 +557,8 @@ func archive(gz bool, files map[string]string) string {
 		w = tar.NewWriter(&b)
 	}
 	for name, text := range files {
-		w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}) //nolint:errcheck // memory
-		w.Write([]byte(text))                                                       //nolint:errcheck // memory
+		w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))})
+		w.Write([]byte(text))
 	}
 	w.Close()
 	if gz {

@@ -1,63 +1,52 @@
-package chart_test
+package charttest_test
 
 import (
-	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
+	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 	"github.com/kubebyon/kubebyon/services/cluster/chart/charttest"
 )
 
-// A tenant's own control plane is the host here: what Helm stores and reads back needs an API server, not a node.
+// What Helm stores and reads back needs an API server, not a node.
 func TestUpgradeKeepsTheKeys(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	host := charttest.Start(t, nil)
-	cfg := &rest.Config{Host: host.Server, BearerToken: string(host.PKI.Data[chart.TokenKey]), TLSClientConfig: rest.TLSClientConfig{CAData: host.PKI.Data[chart.CACertKey]}}
+	ctx := t.Context()
+	cfg := kubetest.Shared(t)
 	client := kubernetes.NewForConfigOrDie(cfg)
-	for {
-		_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: charttest.Namespace}}, metav1.CreateOptions{})
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	namespace := kubetest.Namespace(t, cfg)
 	state := func() (*corev1.Secret, *corev1.Secret, *appsv1.StatefulSet) {
 		t.Helper()
-		pki, err := client.CoreV1().Secrets(charttest.Namespace).Get(ctx, chart.PKISecretName(charttest.Release), metav1.GetOptions{})
+		pki, err := client.CoreV1().Secrets(namespace).Get(ctx, chart.PKISecretName(charttest.Release), metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		access, err := client.CoreV1().Secrets(charttest.Namespace).Get(ctx, chart.KubeconfigSecretName(charttest.Release), metav1.GetOptions{})
+		access, err := client.CoreV1().Secrets(namespace).Get(ctx, chart.KubeconfigSecretName(charttest.Release), metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		set, err := client.AppsV1().StatefulSets(charttest.Namespace).Get(ctx, charttest.Release, metav1.GetOptions{})
+		set, err := client.AppsV1().StatefulSets(namespace).Get(ctx, charttest.Release, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return pki, access, set
 	}
 	values := chart.Values{ServerNames: []string{"198.18.0.2"}}
-	if _, err := charttest.Install(t, cfg, charttest.Namespace, values.Map()); err != nil {
+	if _, err := charttest.Install(t, cfg, namespace, values.Map()); err != nil {
 		t.Fatal(err)
 	}
 	pki, access, set := state()
 
-	if _, err := charttest.Upgrade(t, cfg, charttest.Namespace, values.Map()); err != nil {
+	if _, err := charttest.Upgrade(t, cfg, namespace, values.Map()); err != nil {
 		t.Fatal(err)
 	}
 	samePKI, sameAccess, sameSet := state()
@@ -69,7 +58,7 @@ func TestUpgradeKeepsTheKeys(t *testing.T) {
 	}
 
 	values.ServerNames = append(values.ServerNames, "tenant.example.org")
-	if _, err := charttest.Upgrade(t, cfg, charttest.Namespace, values.Map()); err != nil {
+	if _, err := charttest.Upgrade(t, cfg, namespace, values.Map()); err != nil {
 		t.Fatal(err)
 	}
 	newPKI, newAccess, newSet := state()
@@ -99,14 +88,27 @@ func TestUpgradeKeepsTheKeys(t *testing.T) {
 	// A chart that knows more keys than the one that made the Secret adds what is missing.
 	delete(newPKI.Data, "scheduler.key")
 	delete(newPKI.Data, "scheduler.crt")
-	if _, err := client.CoreV1().Secrets(charttest.Namespace).Update(ctx, newPKI, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Secrets(namespace).Update(ctx, newPKI, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := charttest.Upgrade(t, cfg, charttest.Namespace, values.Map()); err != nil {
+	if _, err := charttest.Upgrade(t, cfg, namespace, values.Map()); err != nil {
 		t.Fatal(err)
 	}
 	last, _, _ := state()
 	if len(last.Data["scheduler.key"]) == 0 || string(last.Data["ca.key"]) != string(pki.Data["ca.key"]) {
 		t.Error("a missing key was not made with the CA that is there")
 	}
+}
+
+func certificate(t *testing.T, text []byte) *x509.Certificate {
+	t.Helper()
+	block, _ := pem.Decode(text)
+	if block == nil {
+		t.Fatal("no PEM")
+	}
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate
 }

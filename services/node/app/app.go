@@ -1,0 +1,196 @@
+// Package app composes the node service: settings, PostgreSQL, NATS and the host cluster around the domain. It must
+// hold no rule about nodes.
+package app
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubebyon/kubebyon/pkg/config"
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	"github.com/kubebyon/kubebyon/pkg/tenant"
+	"github.com/kubebyon/kubebyon/services/node/internal/kube"
+	"github.com/kubebyon/kubebyon/services/node/internal/node"
+	"github.com/kubebyon/kubebyon/services/node/internal/postgres"
+)
+
+// Version is set by the linker.
+var Version = "dev"
+
+const (
+	name = "node"
+	// drain is how long calls under way may take to end at shutdown.
+	drain = 15 * time.Second
+)
+
+// Config of the process, from the environment.
+type Config struct {
+	config.Common
+	NATSURL        string        `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
+	DatabaseDSN    config.DSN    `env:"KUBEBYON_DATABASE_DSN,required"`
+	KubeconfigPath string        `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
+	Clients        int           `env:"KUBEBYON_NODE_CLIENTS" envDefault:"256" accepts:"a whole number from 1: how many tenants' clients are kept"`
+	ClientIdle     time.Duration `env:"KUBEBYON_NODE_CLIENT_IDLE" envDefault:"15m" accepts:"a duration from 1s: how long an unused tenant's client is kept"`
+	ClientFresh    time.Duration `env:"KUBEBYON_NODE_CLIENT_FRESH" envDefault:"10s" accepts:"a duration from 0s: how long a tenant's kubeconfig is not read again"`
+}
+
+// LoadConfig reads the settings; its error is one line that names the variable.
+func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
+	cfg, err := config.Load[Config](lookup)
+	switch {
+	case err != nil:
+	case cfg.Clients < 1:
+		err = fmt.Errorf("KUBEBYON_NODE_CLIENTS: %d is too few; it accepts a whole number from 1", cfg.Clients)
+	case cfg.ClientIdle < time.Second:
+		err = fmt.Errorf("KUBEBYON_NODE_CLIENT_IDLE: %s is too short; it accepts a duration from 1s", cfg.ClientIdle)
+	case cfg.ClientFresh < 0:
+		err = fmt.Errorf("KUBEBYON_NODE_CLIENT_FRESH: %s is negative; it accepts a duration from 0s", cfg.ClientFresh)
+	}
+	return cfg, err
+}
+
+// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then
+// closed by Run.
+type Deps struct {
+	Log  *slog.Logger
+	NATS *nats.Conn
+	Pool *pgxpool.Pool
+	Host kubernetes.Interface
+}
+
+// Main is the process: 0 after an orderly end, 1 after a failure, 2 for wrong settings.
+func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	flags := flag.NewFlagSet("kubebyon-"+name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	version := flags.Bool("version", false, "print the version and end")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if *version {
+		_, _ = fmt.Fprintln(stderr, Version)
+		return 0
+	}
+	cfg, err := LoadConfig(lookup)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+		return 2
+	}
+	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, stop := lifecycle.WithSignals(ctx)
+	defer stop()
+	shutdown, err := telemetry.Setup(ctx, "kubebyon-"+name, Version, log)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+		return 2
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = shutdown(ctx)
+	}()
+	if err := Run(ctx, cfg, Deps{Log: log}); err != nil {
+		log.Error("the node service ended", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// Run serves until ctx ends, then finishes the calls under way. While PostgreSQL or NATS is away it waits for them.
+func Run(ctx context.Context, cfg Config, deps Deps) error {
+	log := deps.Log.With("service", name)
+	db, host, conn := deps.Pool, deps.Host, deps.NATS
+	if host == nil {
+		c, err := tenant.HostConfig(cfg.KubeconfigPath)
+		if err != nil {
+			return err
+		}
+		if host, err = kubernetes.NewForConfig(c); err != nil {
+			return fmt.Errorf("the host cluster's client: %w", err)
+		}
+	}
+	if db == nil {
+		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+		if err != nil {
+			return end(ctx, err)
+		}
+		defer p.Close()
+		db = p
+	}
+	if err := pkgpostgres.Migrate(ctx, db, name, postgres.Migrations()); err != nil {
+		return end(ctx, err)
+	}
+	log.InfoContext(ctx, "storage initialized", "driver", "postgres")
+	if conn == nil {
+		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
+		if err != nil {
+			return end(ctx, err)
+		}
+		defer c.Close()
+		conn = c
+	}
+
+	pool, err := kube.New(host, kube.Options{Size: cfg.Clients, Idle: cfg.ClientIdle, Fresh: cfg.ClientFresh, Now: time.Now})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	service, err := node.New(clusters{get: rpc.Client(conn, clusterv1.Get)}, pool, time.Now)
+	if err != nil {
+		return err
+	}
+	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: nodev1.Queue, Version: Version, Log: log})
+	rpc.Serve(server, nodev1.List, func(ctx context.Context, req nodev1.ListRequest) (nodev1.ListResponse, error) {
+		who, err := rpc.RequirePrincipal(ctx)
+		if err != nil {
+			return nodev1.ListResponse{}, err
+		}
+		return service.List(ctx, who, req)
+	})
+	return lifecycle.Run(ctx,
+		lifecycle.Part{Name: "idle clients", Run: pool.Sweep},
+		lifecycle.Part{Name: "requests", Run: func(ctx context.Context) error {
+			if err := server.Start(); err != nil {
+				return err
+			}
+			log.InfoContext(ctx, "node service started", "node_observer", "client-go", "version", Version)
+			<-ctx.Done()
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+			defer cancel()
+			return server.Shutdown(last)
+		}},
+	)
+}
+
+// end tells an orderly end before the start was through from a failure.
+func end(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// clusters is node.Clusters over NATS.
+type clusters struct {
+	get func(context.Context, clusterv1.GetRequest) (clusterv1.Cluster, error)
+}
+
+func (c clusters) Visible(ctx context.Context, id string) (clusterv1.Cluster, error) {
+	return c.get(ctx, clusterv1.GetRequest{ID: id})
+}

@@ -1,0 +1,216 @@
+// Package app composes the token service: settings, PostgreSQL, NATS and the host cluster around the domain. It must
+// hold no rule about tokens.
+package app
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kubebyon/kubebyon/pkg/config"
+	"github.com/kubebyon/kubebyon/pkg/contract"
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/contract/tokenv1"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	"github.com/kubebyon/kubebyon/pkg/tenant"
+	"github.com/kubebyon/kubebyon/services/token/internal/joinscript"
+	"github.com/kubebyon/kubebyon/services/token/internal/kube"
+	"github.com/kubebyon/kubebyon/services/token/internal/postgres"
+	"github.com/kubebyon/kubebyon/services/token/internal/token"
+)
+
+// Version is set by the linker.
+var Version = "dev"
+
+const (
+	name = "token"
+	// drain is how long calls under way may take to end at shutdown.
+	drain = 15 * time.Second
+)
+
+// Config of the process, from the environment.
+type Config struct {
+	config.Common
+	NATSURL        string     `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
+	DatabaseDSN    config.DSN `env:"KUBEBYON_DATABASE_DSN,required"`
+	KubeconfigPath string     `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
+}
+
+// LoadConfig reads the settings; its error is one line that names the variable.
+func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
+	return config.Load[Config](lookup)
+}
+
+// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then
+// closed by Run.
+type Deps struct {
+	Log  *slog.Logger
+	NATS *nats.Conn
+	Pool *pgxpool.Pool
+	Host kubernetes.Interface
+}
+
+// Main is the process: 0 after an orderly end, 1 after a failure, 2 for wrong settings.
+func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	flags := flag.NewFlagSet("kubebyon-"+name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	version := flags.Bool("version", false, "print the version and end")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	if *version {
+		_, _ = fmt.Fprintln(stderr, Version)
+		return 0
+	}
+	cfg, err := LoadConfig(lookup)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+		return 2
+	}
+	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, stop := lifecycle.WithSignals(ctx)
+	defer stop()
+	shutdown, err := telemetry.Setup(ctx, "kubebyon-"+name, Version, log)
+	if err != nil {
+		_, _ = fmt.Fprintln(stderr, err)
+		return 2
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = shutdown(ctx)
+	}()
+	if err := Run(ctx, cfg, Deps{Log: log}); err != nil {
+		log.Error("the token service ended", "error", err)
+		return 1
+	}
+	return 0
+}
+
+// Run serves until ctx ends, then finishes the calls under way. While PostgreSQL or NATS is away it waits for them.
+func Run(ctx context.Context, cfg Config, deps Deps) error {
+	log := deps.Log.With("service", name)
+	pool, host, conn := deps.Pool, deps.Host, deps.NATS
+	if host == nil {
+		c, err := tenant.HostConfig(cfg.KubeconfigPath)
+		if err != nil {
+			return err
+		}
+		if host, err = kubernetes.NewForConfig(c); err != nil {
+			return fmt.Errorf("the host cluster's client: %w", err)
+		}
+	}
+	if pool == nil {
+		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+		if err != nil {
+			return end(ctx, err)
+		}
+		defer p.Close()
+		pool = p
+	}
+	if err := pkgpostgres.Migrate(ctx, pool, name, postgres.Migrations()); err != nil {
+		return end(ctx, err)
+	}
+	log.InfoContext(ctx, "storage initialized", "driver", "postgres")
+	if conn == nil {
+		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
+		if err != nil {
+			return end(ctx, err)
+		}
+		defer c.Close()
+		conn = c
+	}
+
+	service := &token.Service{
+		Clusters: clusters{get: rpc.Client(conn, clusterv1.Get)},
+		Tenants:  kube.New(host),
+		Store:    postgres.New(pool),
+		Render:   render,
+		Now:      time.Now,
+		Random:   token.Entropy(),
+		Log:      log,
+	}
+	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: tokenv1.Queue, Version: Version, Log: log})
+	rpc.Serve(server, tokenv1.Create, func(ctx context.Context, req tokenv1.CreateRequest) (tokenv1.CreateResponse, error) {
+		who, err := rpc.RequirePrincipal(ctx)
+		if err != nil {
+			return tokenv1.CreateResponse{}, err
+		}
+		return service.Create(ctx, who, req)
+	})
+	rpc.Serve(server, tokenv1.List, known(service.List))
+	rpc.Serve(server, tokenv1.Revoke, known(service.Revoke))
+	rpc.Serve(server, tokenv1.JoinScript, service.JoinScript)
+	if err := server.Start(); err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "token service started", "token_issuer", "client-go-bootstrap-token", "version", Version)
+
+	<-ctx.Done()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	return server.Shutdown(last)
+}
+
+// end tells an orderly end before the start was through from a failure.
+func end(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// known refuses calls without a principal.
+func known[Req, Res any](handle func(context.Context, Req) (Res, error)) func(context.Context, Req) (Res, error) {
+	return func(ctx context.Context, req Req) (Res, error) {
+		if _, err := rpc.RequirePrincipal(ctx); err != nil {
+			var none Res
+			return none, err
+		}
+		return handle(ctx, req)
+	}
+}
+
+// clusters is token.Clusters over NATS.
+type clusters struct {
+	get func(context.Context, clusterv1.GetRequest) (clusterv1.Cluster, error)
+}
+
+func (c clusters) Visible(ctx context.Context, id string) (clusterv1.Cluster, error) {
+	return c.get(ctx, clusterv1.GetRequest{ID: id})
+}
+
+// Any asks as the service itself: a machine with a token is nobody's session.
+func (c clusters) Any(ctx context.Context, id string) (clusterv1.Cluster, error) {
+	return c.get(rpc.WithPrincipal(ctx, contract.Principal{UserID: "system-token", Role: contract.RoleAdmin}), clusterv1.GetRequest{ID: id})
+}
+
+// clusterDomain is what both control planes' charts set.
+const clusterDomain = "cluster.local"
+
+func render(s token.Script) (string, error) {
+	files := make([]joinscript.MirrorFile, 0, len(s.Mirror))
+	for _, f := range s.Mirror {
+		files = append(files, joinscript.MirrorFile(f))
+	}
+	script, err := joinscript.Render(joinscript.Params{
+		APIServer: s.APIServer, CAPEM: s.CAPEM, Token: s.Token.Reveal(), ClusterName: s.ClusterName, ClusterID: s.ClusterID,
+		KubernetesVersion: s.KubernetesVersion, ClusterDNS: s.ClusterDNS, ClusterDomain: clusterDomain,
+		MirrorURL: s.MirrorURL, MirrorFiles: files,
+	})
+	return string(script), err
+}
