@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
@@ -35,8 +36,9 @@ const drainTime = 15 * time.Second
 // Deps come from whoever composes the gateway. What is nil Run makes by itself.
 type Deps struct {
 	Log      *slog.Logger
-	NATS     *nats.Conn   // not closed by Run
-	Listener net.Listener // closed by Run
+	NATS     *nats.Conn    // not closed by Run
+	Pool     *pgxpool.Pool // not closed by Run
+	Listener net.Listener  // closed by Run
 }
 
 // Main is the whole command; it returns the exit status.
@@ -100,7 +102,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 			return serve(ctx, log, listener, edge.Handler())
 		}},
 		lifecycle.Part{Name: "mirror", Run: files.Run},
-		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, listener, edge, drained) }},
+		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps.Pool, listener, edge, drained) }},
 		lifecycle.Part{Name: "services", Run: func(ctx context.Context) error { return services(ctx, log, cfg, deps.NATS, edge, drained) }},
 	)
 }
@@ -135,12 +137,15 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler
 }
 
 // identity brings up what stands on PostgreSQL, and makes the first administrator or the link for making one.
-func identity(ctx context.Context, log *slog.Logger, cfg Config, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
-	pool, err := postgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
-	if err != nil {
-		return ended(ctx, err)
+func identity(ctx context.Context, log *slog.Logger, cfg Config, pool *pgxpool.Pool, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
+	if pool == nil {
+		made, err := postgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+		if err != nil {
+			return ended(ctx, err)
+		}
+		defer made.Close()
+		pool = made
 	}
-	defer pool.Close()
 	if err := postgres.Migrate(ctx, pool, "gateway", migrations.FS); err != nil {
 		return ended(ctx, err)
 	}

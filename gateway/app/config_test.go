@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,7 +144,7 @@ func TestMainServesUntilItIsTold(t *testing.T) {
 	}
 	text, _ := io.ReadAll(response.Body)
 	_ = response.Body.Close()
-	if response.StatusCode != 200 || string(text) != "{\"status\":\"ok\"}\n" {
+	if response.StatusCode != http.StatusOK || string(text) != "{\"status\":\"ok\"}\n" {
 		t.Errorf("%d %s", response.StatusCode, text)
 	}
 	cancel()

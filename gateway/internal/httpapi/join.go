@@ -86,9 +86,9 @@ func wantsJSON(r *http.Request) bool {
 
 // refusal is a script that changes nothing on the machine. Cut short anywhere, it does nothing at all.
 func refusal(f *fault.Error, trace string) string {
-	lines := []string{"KubeBYON: " + f.Message + "."}
+	lines := []string{"KubeBYON: " + strings.TrimSuffix(f.Message, ".") + "."}
 	if f.Action != "" {
-		lines = append(lines, "What to do: "+f.Action+".")
+		lines = append(lines, "What to do: "+strings.TrimSuffix(f.Action, ".")+".")
 	}
 	lines = append(lines, "Nothing was changed on this machine. (code "+f.Code+", trace "+trace+")")
 	var b strings.Builder
