@@ -69,7 +69,7 @@ func parse(dsn string) (*pgxpool.Config, error) {
 		// The parser's text repeats the DSN, with a password where it could not find one to hide.
 		return nil, errors.New("postgres: the DSN is not valid; it accepts postgresql://user:password@host:5432/database")
 	}
-	cfg.ConnConfig.Tracer = otelpgx.NewTracer(otelpgx.WithTrimSQLInSpanName(), otelpgx.WithDisableQuerySpanNamePrefix())
+	cfg.ConnConfig.Tracer = otelpgx.NewTracer()
 	if cfg.ConnConfig.ConnectTimeout == 0 || cfg.ConnConfig.ConnectTimeout > time.Minute {
 		cfg.ConnConfig.ConnectTimeout = connectTimeout
 	}

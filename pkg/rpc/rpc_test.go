@@ -54,13 +54,13 @@ var (
 	other = contract.Method[ask, answer]{Subject: "kubebyon.v1.test.other", Timeout: long}
 )
 
-func connect(t testing.TB, url string) *nats.Conn {
-	t.Helper()
-	c, err := rpc.Connect(t.Context(), url, "test", slog.New(slog.DiscardHandler))
+func connect(tb testing.TB, url string) *nats.Conn {
+	tb.Helper()
+	c, err := rpc.Connect(tb.Context(), url, "test", slog.New(slog.DiscardHandler))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(c.Close)
+	tb.Cleanup(c.Close)
 	return c
 }
 

@@ -42,9 +42,9 @@ type Options struct {
 type Server struct {
 	conn    *nats.Conn
 	o       Options
-	slots   chan struct{} // one per worker
-	room    chan struct{} // one per worker and waiter
-	handler context.Context
+	slots   chan struct{}   // one per worker
+	room    chan struct{}   // one per worker and waiter
+	handler context.Context //nolint:containedctx // the parent of every handler's; Shutdown ends it
 	cancel  context.CancelFunc
 
 	mu      sync.Mutex

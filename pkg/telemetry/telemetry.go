@@ -75,7 +75,7 @@ func wanted(signal string) bool {
 	for _, name := range []string{
 		"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT",
 	} {
-		if os.Getenv(name) != "" {
+		if os.Getenv(name) != "" { //nolint:forbidigo // the SDK reads OTEL_* from the environment itself
 			return true
 		}
 	}

@@ -58,13 +58,13 @@ func Flags(flags ...string) Option { return func(o *options) { o.flags = append(
 
 // Start gives an administrator's access to a control plane that is the test's own and ends with it. It takes seconds: use
 // Shared wherever a namespace of its own is enough for a test.
-func Start(t testing.TB, opts ...Option) *rest.Config {
-	t.Helper()
+func Start(tb testing.TB, opts ...Option) *rest.Config {
+	tb.Helper()
 	p, err := start(opts)
 	if err != nil {
-		t.Fatalf("kubetest: %v", err)
+		tb.Fatalf("kubetest: %v", err)
 	}
-	t.Cleanup(p.remove)
+	tb.Cleanup(p.remove)
 	return p.config()
 }
 
@@ -72,27 +72,27 @@ var shared = sync.OnceValues(func() (*plane, error) { return start(nil) })
 
 // Shared gives an administrator's access to one control plane that all tests of the binary share, without a controller
 // manager.
-func Shared(t testing.TB) *rest.Config {
-	t.Helper()
+func Shared(tb testing.TB) *rest.Config {
+	tb.Helper()
 	p, err := shared()
 	if err != nil {
-		t.Fatalf("kubetest: %v", err)
+		tb.Fatalf("kubetest: %v", err)
 	}
 	return p.config()
 }
 
 // Namespace makes a namespace with a name that nobody else has, and asks for its deletion when the test ends.
-func Namespace(t testing.TB, cfg *rest.Config) string {
-	t.Helper()
+func Namespace(tb testing.TB, cfg *rest.Config) string {
+	tb.Helper()
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		t.Fatalf("kubetest: %v", err)
+		tb.Fatalf("kubetest: %v", err)
 	}
 	name := "t-" + strings.ToLower(rand.Text()[:16])
-	if _, err := client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
-		t.Fatalf("kubetest: %v", err)
+	if _, err := client.CoreV1().Namespaces().Create(tb.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+		tb.Fatalf("kubetest: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_ = client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
@@ -101,11 +101,11 @@ func Namespace(t testing.TB, cfg *rest.Config) string {
 }
 
 // Kubeconfig writes cfg as a kubeconfig and gives its path.
-func Kubeconfig(t testing.TB, cfg *rest.Config) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
+func Kubeconfig(tb testing.TB, cfg *rest.Config) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "kubeconfig")
 	if err := clientcmd.WriteToFile(*kubeconfig(cfg), path); err != nil {
-		t.Fatalf("kubetest: %v", err)
+		tb.Fatalf("kubetest: %v", err)
 	}
 	return path
 }
@@ -257,7 +257,11 @@ func (p *plane) wait(processes []string) error {
 }
 
 func get(client *http.Client, url string) error {
-	res, err := client.Get(url)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
 	if err != nil {
 		return err
 	}
@@ -273,7 +277,7 @@ func get(client *http.Client, url string) error {
 func freePorts(n int) ([]string, error) {
 	ports := make([]string, n)
 	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, err
 		}

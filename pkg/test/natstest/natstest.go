@@ -17,9 +17,9 @@ type Option func(*server.Options)
 func MaxPayload(n int32) Option { return func(o *server.Options) { o.MaxPayload = n } }
 
 // New gives the URL of a fresh server that stops when the test ends.
-func New(t testing.TB, opts ...Option) string {
-	t.Helper()
-	return Start(t, opts...).URL()
+func New(tb testing.TB, opts ...Option) string {
+	tb.Helper()
+	return Start(tb, opts...).URL()
 }
 
 // Server can be stopped and started by its test, on the same port.
@@ -30,17 +30,17 @@ type Server struct {
 }
 
 // Start is New for tests that stop their server.
-func Start(t testing.TB, opts ...Option) *Server {
-	t.Helper()
+func Start(tb testing.TB, opts ...Option) *Server {
+	tb.Helper()
 	o := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, MaxControlLine: 4096}
 	for _, f := range opts {
 		f(o)
 	}
 	s := &Server{opts: o}
-	s.Restart(t)
+	s.Restart(tb)
 	o.Port = s.s.Addr().(*net.TCPAddr).Port
 	s.url = "nats://" + s.s.Addr().String()
-	t.Cleanup(s.Stop)
+	tb.Cleanup(s.Stop)
 	return s
 }
 
@@ -54,15 +54,15 @@ func (s *Server) Stop() {
 }
 
 // Restart brings a stopped server back.
-func (s *Server) Restart(t testing.TB) {
-	t.Helper()
+func (s *Server) Restart(tb testing.TB) {
+	tb.Helper()
 	srv, err := server.NewServer(s.opts.Clone())
 	if err != nil {
-		t.Fatalf("natstest: %v", err)
+		tb.Fatalf("natstest: %v", err)
 	}
 	s.s = srv
 	go srv.Start() // Start returns once it listens; Stop waits for what it started
 	if !srv.ReadyForConnections(10 * time.Second) {
-		t.Fatal("natstest: the server does not start")
+		tb.Fatal("natstest: the server does not start")
 	}
 }

@@ -32,19 +32,19 @@ var shared = sync.OnceValues(func() (*Server, error) { return start() })
 
 // New gives the DSN (postgresql://…) of a fresh, empty database in a server that the test binary's tests share. The
 // database is dropped when the test ends.
-func New(t testing.TB) string {
-	t.Helper()
+func New(tb testing.TB) string {
+	tb.Helper()
 	s, err := shared()
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
 	name := "t_" + strings.ToLower(rand.Text()[:16])
 	if err := s.exec("CREATE DATABASE " + name + " TEMPLATE template0"); err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := s.exec("DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"); err != nil {
-			t.Errorf("pgtest: %v", err)
+			tb.Errorf("pgtest: %v", err)
 		}
 	})
 	return s.dsn(name)
@@ -59,13 +59,13 @@ type Server struct {
 }
 
 // Private starts a server for this test alone.
-func Private(t testing.TB) *Server {
-	t.Helper()
+func Private(tb testing.TB) *Server {
+	tb.Helper()
 	s, err := start()
 	if err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
-	t.Cleanup(s.Remove)
+	tb.Cleanup(s.Remove)
 	return s
 }
 
@@ -76,19 +76,19 @@ func (s *Server) DSN() string { return s.dsn("postgres") }
 func Start() (*Server, error) { return start() }
 
 // Stop ends the server as a crash would; its data stay.
-func (s *Server) Stop(t testing.TB) {
-	t.Helper()
+func (s *Server) Stop(tb testing.TB) {
+	tb.Helper()
 	if err := s.leash.Keep(); err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
 	s.leash.Close()
 }
 
 // Start brings a stopped server back.
-func (s *Server) Start(t testing.TB) {
-	t.Helper()
+func (s *Server) Start(tb testing.TB) {
+	tb.Helper()
 	if err := s.run(); err != nil {
-		t.Fatalf("pgtest: %v", err)
+		tb.Fatalf("pgtest: %v", err)
 	}
 }
 
@@ -152,7 +152,7 @@ func (s *Server) initialise() error {
 			return err
 		}
 	}
-	cmd := exec.Command(filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"), "-U", "kubebyon",
+	cmd := exec.CommandContext(context.Background(), filepath.Join(s.bin, "initdb"), "-D", filepath.Join(s.dir, "data"), "-U", "kubebyon",
 		"--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", "--no-instructions")
 	cmd.Dir, cmd.Env = s.dir, leash.Env(s.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.cred}

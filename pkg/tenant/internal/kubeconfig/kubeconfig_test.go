@@ -18,20 +18,20 @@ import (
 )
 
 // pair gives a self-signed certificate and its key, in base64.
-func pair(t testing.TB) (cert, key string) {
-	t.Helper()
+func pair(tb testing.TB) (cert, key string) {
+	tb.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	tpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "x"}, NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, tpl, tpl, k.Public(), k)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	kd, err := x509.MarshalECPrivateKey(k)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	enc := base64.StdEncoding.EncodeToString
 	return enc(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})), enc(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: kd}))

@@ -3,6 +3,7 @@
 package leash
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -61,7 +62,7 @@ func Start(dir string, cred *syscall.Credential, signal string, commands ...Comm
 			return nil, err
 		}
 	}
-	cmd := exec.Command("/bin/sh", "-c", script.String())
+	cmd := exec.CommandContext(context.Background(), "/bin/sh", "-c", script.String())
 	cmd.Dir, cmd.Env = dir, Env(dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: cred}
 	tie, err := cmd.StdinPipe()
