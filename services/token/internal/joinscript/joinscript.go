@@ -150,18 +150,6 @@ func Render(p Params) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// RenderRefusal gives a script that says why there is nothing to run, and what to do, on standard error, and fails:
-// curl -f would hide the body of an HTTP error, and sh would then succeed with nothing to do.
-func RenderRefusal(reason, action string) []byte {
-	reason, action = display(reason), display(action)
-	return []byte("#!/bin/sh\n" +
-		"kubebyon_refuse() {\n" +
-		"\tprintf '%s\\n' 'This node has NOT joined the cluster.' " + quote("  cause:  "+reason) + " " + quote("  action: "+action) + " >&2\n" +
-		"\texit 1\n" +
-		"}\n" +
-		"{ kubebyon_refuse; }\n")
-}
-
 // quote makes s one word of sh, whatever it holds.
 func quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"

@@ -107,7 +107,6 @@ func TestRenderGolden(t *testing.T) {
 	p := testParams(t)
 	p.APIServer, p.ClusterDNS, p.MirrorURL, p.MirrorFiles, p.ClusterName = "https://[FD00:0::1]:6443", "fd00:1::a", "", nil, ""
 	golden(t, "assignments-ipv6.golden", assignments(t, render(t, p)))
-	golden(t, "refusal.golden", string(RenderRefusal("the join token has expired", "make a new join command in the console, and run that")))
 }
 
 func TestParamsHideTheToken(t *testing.T) {
@@ -203,7 +202,7 @@ func harmless(field, v string) bool {
 	return false
 }
 
-// TestNamesAreText: a cluster's name and a refusal's words are free text; a shell must give them back as they are.
+// TestNamesAreText: a cluster's name is free text; a shell must give it back as it is.
 func TestNamesAreText(t *testing.T) {
 	names := append([]string{"店面 一号", "Bob's \"shop\" $HOME `id` \\n %s", "a\x1b[31mred", "x\u202egnp.exe", strings.Repeat("长", 1000)}, attacks...)
 	for _, name := range names {
@@ -214,16 +213,10 @@ func TestNamesAreText(t *testing.T) {
 			want = p.ClusterID
 		}
 		block := assignments(t, render(t, p))
-		refusal := RenderRefusal(name, name)
 		for _, sh := range shells {
 			got := runShell(t, sh, "set -u\n"+block+"printf '%s' \"$cluster_name\"\n")
 			if got.stdout != want || got.code != 0 {
 				t.Errorf("%v: the name %q came out as %q (%s)", sh, name, got.stdout, got.stderr)
-			}
-			got = runShell(t, sh, string(refusal))
-			shown := "This node has NOT joined the cluster.\n  cause:  " + display(name) + "\n  action: " + display(name) + "\n"
-			if got.stdout != "" || got.stderr != shown || got.code != 1 {
-				t.Errorf("%v: the refusal %q came out as %+v", sh, name, got)
 			}
 		}
 	}
@@ -264,7 +257,7 @@ func runShell(t *testing.T, shell []string, script string, env ...string) outcom
 
 func TestSyntaxAndLint(t *testing.T) {
 	rendered := render(t, testParams(t))
-	for _, script := range []string{source, rendered, string(RenderRefusal("a", "b"))} {
+	for _, script := range []string{source, rendered} {
 		path := filepath.Join(t.TempDir(), "join.sh")
 		if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 			t.Fatal(err)
