@@ -792,9 +792,11 @@ key = \"$client_cert\"" ;;
 		*) return 1 ;;
 		esac
 	}
+	kubelet_new=''
 	if [ -n "$kubelet" ]; then
 		note "present: $kubelet"
 	else
+		kubelet_new=1
 		tried=''
 		if mirror_get "kubelet-$k8s_version-linux-$arch" "$tmp/kubelet"; then
 			kubelet=/usr/local/bin/kubelet
@@ -1075,7 +1077,7 @@ SUPERVISOR
 	elif [ ! -e "$resolv" ]; then
 		resolv=''
 	fi
-	restart_kubelet=''
+	restart_kubelet=$kubelet_new
 	put "$ca_file" 644 <"$work/ca.crt"
 	if [ $changed = 1 ]; then restart_kubelet=1; fi
 	put "$kubelet_config" 644 <<-EOF
@@ -1170,8 +1172,9 @@ SUPERVISOR
 		EOF
 		restart_kubelet=1
 	elif ! grep -qF "server: $api_server" "$kubeconfig"; then
+		# Written in place: it is kubelet's file, and leaving removes it rather than putting an earlier one back.
 		sed "s|^\\( *server:\\).*|\\1 $api_server|" "$kubeconfig" >"$work/kubeconfig"
-		put "$kubeconfig" 600 <"$work/kubeconfig"
+		cat "$work/kubeconfig" >"$kubeconfig" || die "cannot write $kubeconfig" "check the disk, then run the command again"
 		note "the API's address changed: $kubeconfig now says $api_server"
 		restart_kubelet=1
 	fi

@@ -198,7 +198,7 @@ mkdir -p /var/lib/kubelet/pki
 		kubelet += `cat >/var/lib/kubelet/pki/kubelet-client-current.pem <<'EOF'
 ` + clientPEM + `EOF
 cp /etc/kubernetes/bootstrap-kubelet.conf /tmp/used 2>/dev/null
-[ -e /etc/kubernetes/kubelet.conf ] || sed '/token:/d' /tmp/used >/etc/kubernetes/kubelet.conf
+[ -e /etc/kubernetes/kubelet.conf ] || (umask 077; sed '/token:/d' /tmp/used >/etc/kubernetes/kubelet.conf)
 : >/tmp/registered
 rm -f /tmp/used
 exec sleep 1000
@@ -829,6 +829,24 @@ func TestRehearsalMembership(t *testing.T) {
 		mustJoin(t, got.Runs[1])
 		if got.After != "registry.k8s.io/pause:3.10.1\n1\n" {
 			t.Errorf("after the second run: %s", got.After)
+		}
+	})
+	t.Run("a newer kubelet and another address", func(t *testing.T) {
+		t.Parallel()
+		for _, systemd := range []bool{false, true} {
+			got := rehearse(t, rehearsal{
+				Systemd: systemd, Mirror: everything, Runs: 2,
+				Between: "sed -i s/v1.37.2/v1.36.0/ /usr/local/bin/kubelet; sed -i 's|server: .*|server: https://192.0.2.1:1|' /etc/kubernetes/kubelet.conf",
+				After:   "n=0; while [ $(grep -c 'kubelet --config' /calls) -lt 2 ] && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done; kubelet --version; grep -c 192.0.2.1 /etc/kubernetes/kubelet.conf; ls /etc/kubernetes | grep before; stat -c %a /etc/kubernetes/kubelet.conf",
+			})
+			mustJoin(t, got.Runs[0])
+			mustJoin(t, got.Runs[1])
+			if n := strings.Count(got.Calls, "kubelet --config"); n != 2 {
+				t.Errorf("systemd %t: kubelet was started %d times, not again with the new binary", systemd, n)
+			}
+			if got.After != "Kubernetes v1.37.2\n0\n600\n" {
+				t.Errorf("after: %s", got.After)
+			}
 		}
 	})
 	t.Run("a lost certificate is asked for again", func(t *testing.T) {
