@@ -104,7 +104,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		conn = c
 	}
 	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: Version, Log: log})
-	if err := server.Start(); err != nil {
+	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
 	}
 	log.InfoContext(ctx, "edge service started", "provider", cfg.Provider, "bind_addr", cfg.BindAddr, "node_address_type", cfg.AddressType, "version", Version)

@@ -166,7 +166,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	return lifecycle.Run(ctx,
 		lifecycle.Part{Name: "idle clients", Run: pool.Sweep},
 		lifecycle.Part{Name: "requests", Run: func(ctx context.Context) error {
-			if err := server.Start(); err != nil {
+			if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 				return err
 			}
 			log.InfoContext(ctx, "node service started", "node_observer", "client-go", "version", Version)
@@ -180,10 +180,12 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 // end tells an orderly end before the start was through from a failure.
 func end(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // clusters is node.Clusters over NATS.

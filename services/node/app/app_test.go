@@ -73,15 +73,15 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-func start(t testing.TB) *world {
-	t.Helper()
-	w := &world{rest: kubetest.Shared(t), dsn: pgtest.New(t), log: &buffer{}, clusters: map[string]clusterv1.Cluster{}}
+func start(tb testing.TB) *world {
+	tb.Helper()
+	w := &world{rest: kubetest.Shared(tb), dsn: pgtest.New(tb), log: &buffer{}, clusters: map[string]clusterv1.Cluster{}}
 	w.kube = must(kubernetes.NewForConfig(w.rest))
-	w.conn = must(rpc.Connect(t.Context(), natstest.New(t), "test", slog.New(slog.DiscardHandler)))
-	t.Cleanup(w.conn.Close)
-	w.serveClusters(t)
+	w.conn = must(rpc.Connect(tb.Context(), natstest.New(tb), "test", slog.New(slog.DiscardHandler)))
+	tb.Cleanup(w.conn.Close)
+	w.serveClusters(tb)
 
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	cfg := must(app.LoadConfig(func(k string) (string, bool) { return "postgresql://x/y", k == "KUBEBYON_DATABASE_DSN" }))
 	cfg.DatabaseDSN = config.DSN{Secret: telemetry.Secret(w.dsn)}
 	done := make(chan error, 1)
@@ -89,24 +89,25 @@ func start(t testing.TB) *world {
 		log := telemetry.NewLogger(io.Writer(w.log), "json", "debug")
 		done <- app.Run(ctx, cfg, app.Deps{Log: log, NATS: w.conn, Host: w.kube})
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
+			tb.Errorf("Run: %v", err)
 		}
 	})
 	ping := rpc.Client(w.conn, nodev1.PingMethod)
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if pong, err := ping(t.Context(), contract.Ping{}); err == nil && pong.Service == "node" {
+		if pong, err := ping(tb.Context(), contract.Ping{}); err == nil && pong.Service == "node" {
 			return w
 		} else if time.Now().After(deadline) {
-			t.Fatalf("the service does not answer: %v", err)
+			tb.Fatalf("the service does not answer: %v", err)
 		}
 	}
 }
 
 // serveClusters is clusterv1.Get as the contract has it: the owner and administrators see a cluster, others do not.
-func (w *world) serveClusters(t testing.TB) {
+func (w *world) serveClusters(tb testing.TB) {
+	tb.Helper()
 	server := rpc.NewServer(w.conn, rpc.Options{Service: "cluster", Queue: clusterv1.Queue, Log: slog.New(slog.DiscardHandler)})
 	rpc.Serve(server, clusterv1.Get, func(ctx context.Context, req clusterv1.GetRequest) (clusterv1.Cluster, error) {
 		who, err := rpc.RequirePrincipal(ctx)
@@ -126,22 +127,22 @@ func (w *world) serveClusters(t testing.TB) {
 		return c, nil
 	})
 	if err := server.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = server.Shutdown(context.Background()) })
+	tb.Cleanup(func() { _ = server.Shutdown(context.Background()) })
 }
 
 // cluster adds a tenant of its own namespace on the host, as its control plane's chart would leave it. edit may change the
 // record and the kubeconfig Secret.
-func (w *world) cluster(t testing.TB, edit func(*clusterv1.Cluster, *corev1.Secret)) clusterv1.Cluster {
-	t.Helper()
-	c, _ := w.clusterBehind(t, edit)
+func (w *world) cluster(tb testing.TB, edit func(*clusterv1.Cluster, *corev1.Secret)) clusterv1.Cluster {
+	tb.Helper()
+	c, _ := w.clusterBehind(tb, edit)
 	return c
 }
 
-func (w *world) clusterBehind(t testing.TB, edit func(*clusterv1.Cluster, *corev1.Secret)) (clusterv1.Cluster, *door) {
-	t.Helper()
-	ctx, ns := t.Context(), kubetest.Namespace(t, w.rest)
+func (w *world) clusterBehind(tb testing.TB, edit func(*clusterv1.Cluster, *corev1.Secret)) (clusterv1.Cluster, *door) {
+	tb.Helper()
+	ctx, ns := tb.Context(), kubetest.Namespace(tb, w.rest)
 	c := clusterv1.Cluster{
 		ID: "cl_" + strings.TrimPrefix(ns, "t-"), Name: "demo", VClusterName: "demo", Namespace: ns, OwnerID: owner.UserID,
 		ControlPlane: clusterv1.Upstream, ControlPlaneHost: "127.0.0.1", PublicAccessMode: clusterv1.NodePort, Status: clusterv1.Ready,
@@ -151,14 +152,14 @@ func (w *world) clusterBehind(t testing.TB, edit func(*clusterv1.Cluster, *corev
 		edit(&c, s)
 	}
 	must(w.kube.CoreV1().Secrets(ns).Create(ctx, s, metav1.CreateOptions{}))
-	d := newDoor(t, strings.TrimPrefix(w.rest.Host, "https://"))
+	d := newDoor(tb, strings.TrimPrefix(w.rest.Host, "https://"))
 	must(w.kube.CoreV1().Services(ns).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "demo", Namespace: ns},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{
 			{Name: "kubelet", Port: 10250}, {Name: "https", Port: 443, NodePort: d.port},
 		}},
 	}, metav1.CreateOptions{}))
-	t.Cleanup(func() { // frees the node port
+	tb.Cleanup(func() { // frees the node port
 		_ = w.kube.CoreV1().Services(ns).Delete(context.Background(), "demo", metav1.DeleteOptions{})
 	})
 	w.put(c)
@@ -177,8 +178,8 @@ type door struct {
 }
 
 // newDoor opens a node port that is free on this machine, and ends with the test.
-func newDoor(t testing.TB, target string) *door {
-	t.Helper()
+func newDoor(tb testing.TB, target string) *door {
+	tb.Helper()
 	for port := 30000 + rand.IntN(2700); port < 32768; port++ {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
@@ -187,10 +188,10 @@ func newDoor(t testing.TB, target string) *door {
 		d := &door{listener: l, target: target, port: int32(port)}
 		var wg sync.WaitGroup
 		wg.Go(func() { d.serve(&wg) })
-		t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+		tb.Cleanup(func() { _ = l.Close(); wg.Wait() })
 		return d
 	}
-	t.Fatal("no node port is free on 127.0.0.1")
+	tb.Fatal("no node port is free on 127.0.0.1")
 	return nil
 }
 
@@ -245,12 +246,12 @@ func (w *world) put(c clusterv1.Cluster) {
 	w.clusters[c.ID] = c
 }
 
-func (w *world) point(t testing.TB, c clusterv1.Cluster, text []byte) {
-	t.Helper()
+func (w *world) point(tb testing.TB, c clusterv1.Cluster, text []byte) {
+	tb.Helper()
 	secrets := w.kube.CoreV1().Secrets(c.Namespace)
-	s := must(secrets.Get(t.Context(), "vc-demo", metav1.GetOptions{}))
+	s := must(secrets.Get(tb.Context(), "vc-demo", metav1.GetOptions{}))
 	s.Data["config"] = text
-	must(secrets.Update(t.Context(), s, metav1.UpdateOptions{}))
+	must(secrets.Update(tb.Context(), s, metav1.UpdateOptions{}))
 }
 
 // kubeconfig is what a control plane exports, as JSON, which YAML includes.
@@ -272,8 +273,8 @@ func (w *world) list(ctx context.Context, who contract.Principal, req nodev1.Lis
 }
 
 // register adds n nodes as kubelets do, with the images that a busy one reports.
-func (w *world) register(t testing.TB, n int, prefix string) {
-	t.Helper()
+func (w *world) register(tb testing.TB, n int, prefix string) {
+	tb.Helper()
 	quick := rest.CopyConfig(w.rest)
 	quick.QPS, quick.Burst = -1, -1
 	nodes := must(kubernetes.NewForConfig(quick)).CoreV1().Nodes()
@@ -284,28 +285,28 @@ func (w *world) register(t testing.TB, n int, prefix string) {
 			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
 				node := kubelet(fmt.Sprintf("%s-%04d", prefix, i))
 				status := node.Status
-				made, err := nodes.Create(t.Context(), node, metav1.CreateOptions{})
+				made, err := nodes.Create(tb.Context(), node, metav1.CreateOptions{})
 				if err == nil {
 					made.Status = status
-					_, err = nodes.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+					_, err = nodes.UpdateStatus(tb.Context(), made, metav1.UpdateOptions{})
 				}
 				if err != nil {
-					t.Error(err)
+					tb.Error(err)
 					return
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if t.Failed() {
-		t.FailNow()
+	if tb.Failed() {
+		tb.FailNow()
 	}
 }
 
-func (w *world) empty(t testing.TB) {
-	t.Helper()
+func (w *world) empty(tb testing.TB) {
+	tb.Helper()
 	if err := w.kube.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
@@ -486,7 +487,7 @@ func TestBadInput(t *testing.T) {
 			cluster, who := good, owner
 			if c.edit != nil || c.door != nil {
 				var d *door
-				if cluster, d = w.clusterBehind(t, c.edit); c.door != nil {
+				if cluster, d = w.clusterBehind(t, c.edit); c.door != nil { //nolint:contextcheck // cleanups outlive the test
 					c.door(d)
 				}
 			}

@@ -155,7 +155,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	rpc.Serve(server, tokenv1.List, known(service.List))
 	rpc.Serve(server, tokenv1.Revoke, known(service.Revoke))
 	rpc.Serve(server, tokenv1.JoinScript, service.JoinScript)
-	if err := server.Start(); err != nil {
+	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
 	}
 	log.InfoContext(ctx, "token service started", "token_issuer", "client-go-bootstrap-token", "version", Version)
@@ -168,10 +168,12 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 // end tells an orderly end before the start was through from a failure.
 func end(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // known refuses calls without a principal.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -77,11 +79,19 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-func start(t *testing.T) *bench { return startWith(t, pgtest.New(t)) }
+func start(t *testing.T) *bench {
+	t.Helper()
+	return startWith(t, pgtest.New(t))
+}
 
 func startWith(t *testing.T, dsn string) *bench {
 	t.Helper()
-	b := &bench{rest: kubetest.Shared(t), dsn: dsn, log: &buffer{}, clusters: map[string]clusterv1.Cluster{}}
+	return startOn(t, kubetest.Shared(t), dsn)
+}
+
+func startOn(t *testing.T, cfg *rest.Config, dsn string) *bench {
+	t.Helper()
+	b := &bench{rest: cfg, dsn: dsn, log: &buffer{}, clusters: map[string]clusterv1.Cluster{}}
 	b.kube = must(kubernetes.NewForConfig(b.rest))
 	b.conn = connect(t)
 	b.serveClusters(t)
@@ -90,6 +100,7 @@ func startWith(t *testing.T, dsn string) *bench {
 }
 
 func connect(t *testing.T) *nats.Conn {
+	t.Helper()
 	conn := must(rpc.Connect(t.Context(), natstest.New(t), "test", slog.New(slog.DiscardHandler)))
 	t.Cleanup(conn.Close)
 	return conn
@@ -123,6 +134,7 @@ func (b *bench) run(t *testing.T) {
 
 // serveClusters is clusterv1.Get as the contract has it: the owner and administrators see a cluster, others do not.
 func (b *bench) serveClusters(t *testing.T) {
+	t.Helper()
 	server := rpc.NewServer(b.conn, rpc.Options{Service: "cluster", Queue: clusterv1.Queue, Log: slog.New(slog.DiscardHandler)})
 	rpc.Serve(server, clusterv1.Get, func(ctx context.Context, req clusterv1.GetRequest) (clusterv1.Cluster, error) {
 		who, err := rpc.RequirePrincipal(ctx)
@@ -186,8 +198,8 @@ type door struct {
 }
 
 // newDoor opens a node port that is free on this machine, and ends with the test.
-func newDoor(t testing.TB, target string) *door {
-	t.Helper()
+func newDoor(tb testing.TB, target string) *door {
+	tb.Helper()
 	for port := 30000 + rand.IntN(2700); port < 32768; port++ {
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
@@ -196,10 +208,10 @@ func newDoor(t testing.TB, target string) *door {
 		d := &door{listener: l, target: target, port: int32(port)}
 		var wg sync.WaitGroup
 		wg.Go(func() { d.serve(&wg) })
-		t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+		tb.Cleanup(func() { _ = l.Close(); wg.Wait() })
 		return d
 	}
-	t.Fatal("no node port is free on 127.0.0.1")
+	tb.Fatal("no node port is free on 127.0.0.1")
 	return nil
 }
 
@@ -446,6 +458,41 @@ func (b *bench) sql(t *testing.T, text string, args ...any) {
 	}
 }
 
+// The Secret is what kube-apiserver itself takes for a bootstrap token, until it is revoked.
+func TestTheTokenLetsANodeIn(t *testing.T) {
+	b := startOn(t, kubetest.Start(t, kubetest.Flags("--enable-bootstrap-token-auth=true")), pgtest.New(t))
+	ctx, cluster := t.Context(), b.cluster(t, nil)
+	made, err := b.create(ctx, owner, tokenv1.CreateRequest{ClusterID: cluster.ID, JoinBaseURL: baseURL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubelet := must(kubernetes.NewForConfig(&rest.Config{
+		Host: b.rest.Host, BearerToken: tokenOf(t, made.JoinCommand), TLSClientConfig: rest.TLSClientConfig{CAData: b.rest.CAData},
+	}))
+	whoAmI := func() (*authv1.SelfSubjectReview, error) {
+		return kubelet.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	}
+	var me *authv1.SelfSubjectReview
+	eventually(t, func() bool { me, err = whoAmI(); return err == nil }) // the authenticator watches Secrets
+	if user := me.Status.UserInfo; user.Username != "system:bootstrap:"+made.Token.TokenID ||
+		!slices.Contains(user.Groups, "system:bootstrappers:kubeadm:default-node-token") {
+		t.Errorf("a node would be %+v", user)
+	}
+	if _, err := b.revoke(ctx, owner, cluster.ID, made.Token.ID); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { _, err = whoAmI(); return apierrors.IsUnauthorized(err) })
+}
+
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come about")
+		}
+	}
+}
+
 func TestVClusterServesItsOwnScript(t *testing.T) {
 	b := start(t)
 	b.dns(t)
@@ -509,7 +556,7 @@ func TestBadInput(t *testing.T) {
 			cluster, who := good, owner
 			if c.edit != nil || c.door != nil {
 				var d *door
-				if cluster, d = b.clusterBehind(t, c.edit); c.door != nil {
+				if cluster, d = b.clusterBehind(t, c.edit); c.door != nil { //nolint:contextcheck // cleanups outlive the test
 					c.door(d)
 				}
 			}

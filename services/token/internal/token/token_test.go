@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"regexp"
 	"strings"
@@ -39,7 +40,7 @@ func TestDrawFavoursNoCharacter(t *testing.T) {
 	for i := range every {
 		every[i] = byte(255 - i)
 	}
-	text, err := draw(bytes.NewReader(append(every, make([]byte, 512)...)), 252)
+	text, err := draw(io.MultiReader(bytes.NewReader(every), bytes.NewReader(make([]byte, 512))), 252)
 	if err != nil {
 		t.Fatal(err)
 	}
