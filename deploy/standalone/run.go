@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	gateway "github.com/kubebyon/kubebyon/gateway/app"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	cluster "github.com/kubebyon/kubebyon/services/cluster/app"
+	edge "github.com/kubebyon/kubebyon/services/edge/app"
+	node "github.com/kubebyon/kubebyon/services/node/app"
+	token "github.com/kubebyon/kubebyon/services/token/app"
+)
+
+const program = "kubebyon-api"
+
+// version is set by the linker.
+var version = "devel"
+
+// settings is every part's configuration, read from one environment.
+type settings struct {
+	gateway gateway.Config
+	cluster cluster.Config
+	token   token.Config
+	node    node.Config
+	edge    edge.Config
+}
+
+func loadSettings(lookup func(string) (string, bool)) (settings, error) {
+	var s settings
+	var err error
+	if s.gateway, err = gateway.LoadConfig(lookup); err != nil {
+		return s, err
+	}
+	if s.cluster, err = cluster.LoadConfig(lookup); err != nil {
+		return s, err
+	}
+	if s.token, err = token.LoadConfig(lookup); err != nil {
+		return s, err
+	}
+	if s.node, err = node.LoadConfig(lookup); err != nil {
+		return s, err
+	}
+	s.edge, err = edge.LoadConfig(lookup)
+	return s, err
+}
+
+// Main is the whole command; it returns the exit status: 0 after an orderly end, 1 after a failure, 2 for a wrong call or a
+// wrong variable, which it names in one line.
+func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	fail := func(status int, err error) int {
+		fmt.Fprintf(stderr, "%s: %v\n", program, err)
+		return status
+	}
+	if len(args) > 0 {
+		return fail(2, errors.New("it takes no arguments; it is configured by KUBEBYON_ variables"))
+	}
+	s, err := loadSettings(lookup)
+	if err != nil {
+		return fail(2, err)
+	}
+	ctx, stop := lifecycle.WithSignals(ctx)
+	defer stop()
+	log := telemetry.NewLogger(stderr, s.gateway.LogFormat, s.gateway.LogLevel)
+	flush, err := telemetry.Setup(ctx, program, version, log)
+	if err != nil {
+		return fail(2, err)
+	}
+	err = run(ctx, s, log)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := flush(bounded); err != nil {
+		log.Warn("telemetry not flushed", slog.Any("error", err))
+	}
+	if err != nil {
+		return fail(1, err)
+	}
+	return 0
+}
+
+// run serves until ctx ends. The gateway stops first, so that no request finds a service gone; the services finish what
+// they have begun; NATS goes last.
+func run(ctx context.Context, s settings, log *slog.Logger) error {
+	bus, err := startNATS()
+	if err != nil {
+		return err
+	}
+	defer func() { bus.Shutdown(); bus.WaitForShutdown() }()
+	log.InfoContext(ctx, "embedded NATS started")
+
+	// The services outlive the gateway by this context.
+	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServices()
+	part := func(name string, serve func(context.Context, *nats.Conn) error) lifecycle.Part {
+		return lifecycle.Part{Name: name, Run: func(ctx context.Context) error {
+			conn, err := connect(ctx, bus, name, log)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			return serve(ctx, conn)
+		}}
+	}
+	return lifecycle.Run(services,
+		part("gateway", func(failed context.Context, conn *nats.Conn) error {
+			defer stopServices()
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(failed, cancel)()
+			return gateway.Run(ctx, s.gateway, gateway.Deps{Log: log, NATS: conn})
+		}),
+		part("cluster", func(ctx context.Context, conn *nats.Conn) error {
+			return cluster.Run(ctx, s.cluster, cluster.Deps{Log: log, NATS: conn})
+		}),
+		part("token", func(ctx context.Context, conn *nats.Conn) error {
+			return token.Run(ctx, s.token, token.Deps{Log: log, NATS: conn})
+		}),
+		part("node", func(ctx context.Context, conn *nats.Conn) error {
+			return node.Run(ctx, s.node, node.Deps{Log: log, NATS: conn})
+		}),
+		part("edge", func(ctx context.Context, conn *nats.Conn) error {
+			return edge.Run(ctx, s.edge, edge.Deps{Log: log, NATS: conn})
+		}),
+	)
+}
