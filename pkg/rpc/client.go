@@ -73,7 +73,7 @@ func send(ctx context.Context, conn *nats.Conn, subject string, idempotent bool,
 		switch {
 		case err == nil:
 			if f := fromReply(reply); f != nil {
-				return nil, f
+				return nil, asCaller(subject, f)
 			}
 			return reply, nil
 		case errors.Is(err, nats.ErrNoResponders):
@@ -83,8 +83,7 @@ func send(ctx context.Context, conn *nats.Conn, subject string, idempotent bool,
 		case errors.Is(err, nats.ErrMaxPayload):
 			return nil, requestTooLarge(len(data), conn.MaxPayload(), err)
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-			return nil, fault.New(fault.Timeout, "service_timeout", "a part of KubeBYON did not answer in time").
-				Do("try again; what was asked for may have happened all the same").Because(fmt.Errorf("%s: %w", subject, err))
+			return nil, timedOut(subject, err)
 		case errors.Is(err, context.Canceled):
 			return nil, err
 		default: // the connection is closed, draining, or broke under the request
@@ -96,6 +95,23 @@ func send(ctx context.Context, conn *nats.Conn, subject string, idempotent bool,
 func unavailable(subject string, cause error) *fault.Error {
 	return fault.New(fault.Unavailable, "service_unavailable", "a part of KubeBYON that this needs cannot be reached").
 		Do("try again in a moment").Because(fmt.Errorf("%s: %w", subject, cause))
+}
+
+func timedOut(subject string, cause error) *fault.Error {
+	return fault.New(fault.Timeout, "service_timeout", "a part of KubeBYON did not answer in time").
+		Do("try again; what was asked for may have happened all the same").Because(fmt.Errorf("%s: %w", subject, cause))
+}
+
+// asCaller gives a handler's ended context the same code that the caller's own end of patience has: which of the two comes
+// first is chance.
+func asCaller(subject string, f *fault.Error) *fault.Error {
+	switch {
+	case f.Kind == fault.Timeout && f.Code == fault.From(context.DeadlineExceeded).Code:
+		return timedOut(subject, f)
+	case f.Kind == fault.Unavailable && f.Code == fault.From(context.Canceled).Code: // the service is stopping
+		return unavailable(subject, f)
+	}
+	return f
 }
 
 func requestTooLarge(size int, limit int64, cause error) *fault.Error {

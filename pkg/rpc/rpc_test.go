@@ -15,6 +15,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"go.opentelemetry.io/otel"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -29,7 +31,10 @@ import (
 
 var spans = tracetest.NewSpanRecorder()
 
+var metrics = sdkmetric.NewManualReader()
+
 func TestMain(m *testing.M) {
+	otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(metrics)))
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)))
 	goleak.VerifyTestMain(m)
 }
@@ -366,6 +371,51 @@ func TestTheDeadlineCrosses(t *testing.T) {
 	case <-ended: // long before the method's own time
 	case <-time.After(quick):
 		t.Error("the handler's context did not end with the caller's")
+	}
+}
+
+// Whether the service or the caller notices first is chance; the code must not be.
+func TestAnEndedContextHasOneCode(t *testing.T) {
+	for cause, want := range map[error]struct {
+		kind fault.Kind
+		code string
+	}{
+		context.DeadlineExceeded: {fault.Timeout, "service_timeout"},
+		context.Canceled:         {fault.Unavailable, "service_unavailable"},
+	} {
+		_, conn, _ := serve(t, rpc.Options{}, func(context.Context, ask) (answer, error) { return answer{}, fmt.Errorf("query: %w", cause) })
+		_, err := rpc.Client(conn, echo)(t.Context(), ask{})
+		wantFault(t, err, want.kind, want.code)
+	}
+}
+
+func TestCallsAreMeasuredAtBothEnds(t *testing.T) {
+	_, conn, _ := serve(t, rpc.Options{}, func(context.Context, ask) (answer, error) {
+		return answer{}, fault.New(fault.Conflict, "taken", "taken")
+	})
+	_, err := rpc.Client(conn, echo)(t.Context(), ask{})
+	wantFault(t, err, fault.Conflict, "taken")
+	for deadline := time.Now().Add(quick); ; time.Sleep(10 * time.Millisecond) { // the server records after it answered
+		var got metricdata.ResourceMetrics
+		if err := metrics.Collect(t.Context(), &got); err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, scope := range got.ScopeMetrics {
+			for _, m := range scope.Metrics {
+				for _, p := range m.Data.(metricdata.Histogram[float64]).DataPoints {
+					method, _ := p.Attributes.Value("rpc.method")
+					outcome, _ := p.Attributes.Value("outcome")
+					seen[m.Name+" "+method.AsString()+" "+outcome.AsString()] = true
+				}
+			}
+		}
+		if seen["kubebyon.rpc.client.duration kubebyon.v1.test.echo conflict"] && seen["kubebyon.rpc.server.duration kubebyon.v1.test.echo conflict"] {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("got %v", seen)
+		}
 	}
 }
 

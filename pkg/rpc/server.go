@@ -23,6 +23,7 @@ const (
 	waitersPerSlot = 4                      // requests that may wait for each worker
 	busyWait       = 500 * time.Millisecond // and for how long
 	flushTimeout   = 5 * time.Second
+	lookAfter      = 50 * time.Millisecond // how often Shutdown looks whether NATS is still there
 )
 
 // Options describe a service's server.
@@ -158,7 +159,8 @@ func (s *Server) Start() error {
 			s.closed.Done()
 			return fmt.Errorf("rpc: %s: %w", m.subject, err)
 		}
-		sub.SetClosedHandler(func(string) { s.closed.Done() })
+		closed := sync.OnceFunc(s.closed.Done)
+		sub.SetClosedHandler(func(string) { closed() })
 		s.subs = append(s.subs, sub)
 	}
 	if err := s.conn.FlushTimeout(flushTimeout); err != nil {
@@ -235,13 +237,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Unlock()
 	var errs []error
 	for _, sub := range subs {
-		// Drain delivers what has arrived already; only then is the subscription closed. Without a server it would wait for
-		// one, and nobody could be answered.
-		stop := sub.Drain
-		if !s.conn.IsConnected() {
-			stop = sub.Unsubscribe
-		}
-		if err := stop(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
+		// Drain delivers what has arrived already; only then is the subscription closed.
+		if err := sub.Drain(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrBadSubscription) {
 			errs = append(errs, fmt.Errorf("rpc: drain %s: %w", sub.Subject, err))
 		}
 	}
@@ -251,10 +248,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.closed.Wait()
 		s.active.Wait()
 	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
-		return errors.Join(append(errs, fmt.Errorf("rpc: %d requests were still being handled: %w", len(s.room), context.Cause(ctx)))...)
+	look := time.NewTicker(lookAfter)
+	defer look.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-done:
+			waiting = false
+		case <-ctx.Done():
+			return errors.Join(append(errs, fmt.Errorf("rpc: %d requests were still being handled: %w", len(s.room), context.Cause(ctx)))...)
+		case <-look.C:
+			if s.conn.IsConnected() {
+				continue
+			}
+			for _, sub := range subs { // a drain would wait for the server to come back, and nobody could be answered
+				_ = sub.Unsubscribe()
+			}
+		}
 	}
 	if !s.conn.IsClosed() && s.conn.IsConnected() {
 		ctx, cancel := context.WithTimeout(ctx, flushTimeout)

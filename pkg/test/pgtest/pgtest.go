@@ -121,7 +121,7 @@ timezone = 'UTC'
 `
 
 func start() (*Server, error) {
-	bin, err := binaries()
+	bin, err := binaries("/usr/lib/postgresql")
 	if err != nil {
 		return nil, err
 	}
@@ -195,9 +195,9 @@ func (s *Server) Remove() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// binaries gives the folder of the newest installed server.
-func binaries() (string, error) {
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
+// binaries gives the folder of the newest installed server: below root as Debian lays it out, or in PATH.
+func binaries(root string) (string, error) {
+	found, _ := filepath.Glob(filepath.Join(root, "*", "bin", "postgres"))
 	slices.SortFunc(found, func(a, b string) int { return version(b) - version(a) })
 	if len(found) > 0 {
 		return filepath.Dir(found[0]), nil
