@@ -339,6 +339,22 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
+func TestServiceAddressOfTheCertificate(t *testing.T) {
+	for network, want := range map[string]string{
+		"10.128.0.0/16": "10.128.0.1", "10.128.5.7/16": "10.128.0.1", "172.20.16.0/20": "172.20.16.1", "172.20.31.255/20": "172.20.16.1",
+		"192.168.255.128/25": "192.168.255.129", "192.168.1.250/28": "192.168.1.241", "240.0.0.0/12": "240.0.0.1",
+	} {
+		objects := charttest.Render(t, parse(t, "networking: {serviceCIDR: "+network+"}"))
+		var names []string
+		if err := json.Unmarshal([]byte(objects["Secret/acme-pki"].GetAnnotations()[chart.ServerNames]), &names); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(names, want) {
+			t.Errorf("%s: the certificate is for %v, not for %s", network, names, want)
+		}
+	}
+}
+
 // Nothing of the tenant's is seen by a container that does not need it, and no container may do more than it must.
 func TestHardening(t *testing.T) {
 	set := charttest.Render(t, nil)["StatefulSet/acme"].Object

@@ -55,7 +55,9 @@ func TestE2EControlPlane(t *testing.T) {
 
 	began := time.Now()
 	since := func() string { return time.Since(began).Round(10 * time.Millisecond).String() }
-	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}, // the control plane asks for no more
+	}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	values := chart.Values{ServerNames: []string{address}}.Map()

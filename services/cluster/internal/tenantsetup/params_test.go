@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -112,4 +113,56 @@ func TestParamsAreRefused(t *testing.T) {
 	if _, err := render(good(t)); err != nil {
 		t.Error(err)
 	}
+}
+
+// Whatever text is accepted, it stays a value: the objects are the same ones.
+func FuzzRender(f *testing.F) {
+	f.Add("tenant.example.org:443", "v1.37.2", "registry.example.org:5000/coredns/coredns:v1.15.0@sha256:"+strings.Repeat("a", 64))
+	f.Add("198.18.0.2:31234", "v1.37.2-rc.1", "x")
+	f.Add("a\n---\nkind: Secret:1", "v1.37.2\n", "x: {y: z}")
+	ca, err := os.ReadFile("testdata/ca.crt")
+	if err != nil {
+		f.Fatal(err)
+	}
+	names := func(batches [][]*unstructured.Unstructured) (out []string) {
+		for _, batch := range batches {
+			for _, object := range batch {
+				out = append(out, object.GetKind()+"/"+object.GetNamespace()+"/"+object.GetName())
+			}
+		}
+		return out
+	}
+	params := Params{
+		Endpoint: "198.18.0.2:31234", APIServers: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.2:31234")}, CA: ca,
+		PodCIDR: netip.MustParsePrefix("10.64.0.0/16"), ServiceCIDR: netip.MustParsePrefix("10.128.0.0/16"), KubernetesVersion: "v1.37.2",
+	}
+	plain, err := render(params)
+	if err != nil {
+		f.Fatal(err)
+	}
+	want := names(plain)
+	f.Fuzz(func(t *testing.T, endpoint, version, image string) {
+		params := params
+		params.Endpoint, params.KubernetesVersion, params.Images = endpoint, version, Images{CoreDNS: image, Flannel: image, FlannelPlugin: image, KubeProxy: image}
+		got, err := render(params)
+		if err != nil {
+			if !fault.Is(err, fault.Invalid) {
+				t.Fatalf("accepted, and then not rendered: %v", err)
+			}
+			return
+		}
+		if diff := cmp.Diff(want, names(got)); diff != "" {
+			t.Fatal(diff)
+		}
+		for _, batch := range got {
+			for _, object := range batch {
+				if object.GetKind() == "DaemonSet" || object.GetKind() == "Deployment" {
+					containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+					if first := containers[0].(map[string]any)["image"]; image != "" && first != image {
+						t.Fatalf("%s: image %v", object.GetName(), first)
+					}
+				}
+			}
+		}
+	})
 }

@@ -16,11 +16,19 @@ app.kubernetes.io/part-of: kubebyon
 {{- with $registry }}{{ . }}/{{ end }}{{ .repository }}:{{ .tag }}
 {{- end -}}
 
-{{/* upstream.service-ip is the first address of networking.serviceCIDR, which kube-apiserver gives to default/kubernetes.
-     A network's base address is even, so adding one never carries. */}}
+{{/* upstream.service-ip is the first address of networking.serviceCIDR, which kube-apiserver gives to default/kubernetes. */}}
 {{- define "upstream.service-ip" -}}
-{{- $base := splitList "." (index (splitList "/" .Values.networking.serviceCIDR) 0) -}}
-{{- printf "%s.%s.%s.%d" (index $base 0) (index $base 1) (index $base 2) (add1 (index $base 3 | int)) -}}
+{{- $cidr := splitList "/" .Values.networking.serviceCIDR -}}
+{{- $number := 0 -}}
+{{- range splitList "." (index $cidr 0) -}}
+{{- $number = add (mul $number 256) (int .) -}}
+{{- end -}}
+{{- $size := 1 -}}
+{{- range until (sub 32 (index $cidr 1 | int) | int) -}}
+{{- $size = mul $size 2 -}}
+{{- end -}}
+{{- $first := add1 (sub $number (mod $number $size)) -}}
+{{- printf "%d.%d.%d.%d" (div $first 16777216) (mod (div $first 65536) 256) (mod (div $first 256) 256) (mod $first 256) -}}
 {{- end -}}
 
 {{/* upstream.server-names is the sorted JSON list of what the API server's certificate is for. */}}
