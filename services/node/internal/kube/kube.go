@@ -197,6 +197,9 @@ func (p *Pool) connect(ctx context.Context, t node.Target) (*client, error) {
 	}
 	config := rest.CopyConfig(conn.Config)
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf
+	// A client-side limit would queue many watchers of one tenant behind each other. The service's own pool of workers
+	// bounds what it asks at once, and kube-apiserver's priority and fairness what that costs.
+	config.QPS = -1
 	client0, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
