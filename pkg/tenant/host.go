@@ -3,10 +3,13 @@ package tenant
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
 
 // Client-go's own limits are 5 and 10, which a handful of calls exhausts.
@@ -27,8 +30,11 @@ func HostConfig(path string) (*rest.Config, error) {
 	}
 	cfg.QPS, cfg.Burst, cfg.Timeout = hostQPS, hostBurst, 0
 	cfg.UserAgent, cfg.WarningHandler = userAgent, rest.NoWarnings{}
+	cfg.Wrap(traced)
 	return cfg, nil
 }
+
+func traced(next http.RoundTripper) http.RoundTripper { return telemetry.Transport("kubernetes", next) }
 
 func hostConfig(path string) (*rest.Config, error) {
 	if path == "" {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,12 +74,13 @@ func Access(ctx context.Context, host kubernetes.Interface, ref Ref) (*Connectio
 	if err != nil {
 		return nil, fmt.Errorf("tenant: the kubeconfig of %s/%s cannot be written: %w", ref.Namespace, ref.Name, err)
 	}
+	cfg := &rest.Config{
+		Host: k.Server, BearerToken: k.Token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
+		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA, CertData: k.Cert, KeyData: k.Key, ServerName: k.ServerName},
+	}
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return traced(noRedirects{next}) })
 	return &Connection{
-		Config: &rest.Config{
-			Host: k.Server, BearerToken: k.Token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
-			TLSClientConfig: rest.TLSClientConfig{CAData: k.CA, CertData: k.Cert, KeyData: k.Key, ServerName: k.ServerName},
-		},
-		Endpoint: k.Server, CAPEM: k.CA, Kubeconfig: text,
+		Config: cfg, Endpoint: k.Server, CAPEM: k.CA, Kubeconfig: text,
 	}, nil
 }
 
