@@ -37,7 +37,7 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	fmt.Fprintln(&out, s, fmt.Errorf("x %w %v", io.EOF, s), s.String(), s.GoString())
 	for _, format := range []string{"text", "json"} {
 		log := telemetry.NewLogger(&out, format, "debug")
-		log.Info("m", "s", s, "h", h, "p", &s, slog.Any("a", []telemetry.Secret{s}), slog.Group("g", slog.Any("s", s)))
+		log.Info("m", slog.Any("s", s), slog.Any("h", h), slog.Any("p", &s), slog.Any("a", []telemetry.Secret{s}), slog.Group("g", slog.Any("s", s)))
 	}
 	b, err := json.Marshal(h)
 	if err != nil {
