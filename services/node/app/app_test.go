@@ -418,7 +418,7 @@ func TestListIsLive(t *testing.T) {
 	if err := pool.QueryRow(ctx, "SELECT count(*) FROM nodes").Scan(&rows); err != nil || rows != 0 {
 		t.Errorf("%d rows in nodes, %v", rows, err)
 	}
-	for _, want := range []string{`"driver":"postgres"`, `"node_observer":"client-go"`} {
+	for _, want := range []string{"storage initialized, driver=postgres", `"node_observer":"client-go"`} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log lacks %s", want)
 		}

@@ -125,7 +125,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if err := pkgpostgres.Migrate(ctx, pool, name, postgres.Migrations()); err != nil {
 		return end(ctx, err)
 	}
-	log.InfoContext(ctx, "storage initialized", "driver", "postgres")
+	log.InfoContext(ctx, "storage initialized, driver=postgres")
 	if conn == nil {
 		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
 		if err != nil {

@@ -772,7 +772,7 @@ func TestTwoReplicas(t *testing.T) {
 	if tokens, err := b.list(t.Context(), owner, cluster.ID); err != nil || len(tokens) != 20 || len(seen) != 20 {
 		t.Errorf("%d tokens listed, %d made: %v", len(tokens), len(seen), err)
 	}
-	for _, want := range []string{`"driver":"postgres"`, `"token_issuer":"client-go-bootstrap-token"`} {
+	for _, want := range []string{"storage initialized, driver=postgres", `"token_issuer":"client-go-bootstrap-token"`} {
 		if !strings.Contains(b.log.String(), want) {
 			t.Errorf("the log lacks %s", want)
 		}
