@@ -3,13 +3,14 @@
 package app
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -96,23 +97,6 @@ type replica struct {
 	cmd *exec.Cmd
 	log *lockedBuffer
 	end chan struct{}
-}
-
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // start runs the binary until the test ends, unless it is killed before.
@@ -333,7 +317,7 @@ func TestE2ECreateIsReadyAndDeleteLeavesNothing(t *testing.T) {
 	if _, err := w.tenant(c.ID).CoreV1().ConfigMaps("default").Create(t.Context(), mark, metav1.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
-	for _, p := range []contract.Principal{{UserID: "usr_b", Role: contract.RoleUser}, {Role: contract.RoleUser}} {
+	for _, p := range []contract.Principal{{UserID: "usr_b", Role: contract.RoleUser}, {UserID: "usr_", Role: contract.RoleUser}} {
 		if _, err := callAs(w, p, clusterv1.Kubeconfig, clusterv1.KubeconfigRequest{ID: c.ID}); !fault.Is(err, fault.NotFound) {
 			t.Errorf("%+v gets a kubeconfig: %v", p, err)
 		}
@@ -552,3 +536,5 @@ func TestE2EVanishedAndBrokenClusters(t *testing.T) {
 	}
 	w.remove(c)
 }
+
+func hostPort(host string, port int32) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }

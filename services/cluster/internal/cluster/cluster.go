@@ -45,6 +45,9 @@ const (
 	EventDeleteWaiting   = "delete_waiting"
 )
 
+// TryAgain is what to do once somebody has mended what a cluster's error tells.
+const TryAgain = "then PATCH the cluster with the name that it has, to try again"
+
 // Change is an update that was checked.
 type Change struct {
 	Name             *string

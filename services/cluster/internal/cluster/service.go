@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -27,6 +28,8 @@ type Service struct {
 func NewService(store Store, host HostCluster, tenants Tenants, policy Policy, newID func() string, now func() time.Time) *Service {
 	return &Service{store: store, host: host, tenants: tenants, policy: policy, newID: newID, now: now}
 }
+
+var idPattern = regexp.MustCompile(`^cl_[a-z0-9]{20}$`)
 
 // hostCheck bounds what a request waits for the host cluster.
 const hostCheck = 2 * time.Second
@@ -126,6 +129,9 @@ func visible(p contract.Principal, c Cluster) bool {
 }
 
 func (s *Service) find(ctx context.Context, p contract.Principal, id string) (Cluster, error) {
+	if !idPattern.MatchString(id) {
+		return Cluster{}, NotFound()
+	}
 	c, err := s.store.Get(ctx, id)
 	if err != nil {
 		return Cluster{}, err
@@ -163,7 +169,7 @@ func (s *Service) Get(ctx context.Context, p contract.Principal, req clusterv1.G
 	return c.Cluster, err
 }
 
-// Update changes what is not nil. On a cluster in error, any update (an empty one too) tries the work again.
+// Update changes what is not nil. On a cluster in error any update tries the work again, one that changes nothing too.
 func (s *Service) Update(ctx context.Context, p contract.Principal, req clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
 	if _, err := s.find(ctx, p, req.ID); err != nil {
 		return clusterv1.Cluster{}, err

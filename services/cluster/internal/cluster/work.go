@@ -150,7 +150,7 @@ func (w *Worker) once(ctx context.Context, c Cluster) error {
 func (w *Worker) provision(ctx context.Context, c Cluster, r *reporter) error {
 	if c.Attempts > maxAttempts {
 		return w.fail(ctx, c, clusterv1.Reason{Code: "gave_up", Message: "the work was interrupted too often",
-			Action: "look at the service's log, then ask to try again with an empty PATCH"})
+			Action: "look at the service's log, " + TryAgain})
 	}
 	if c.Attempts > 1 {
 		r.event(clusterv1.Warning, EventResumed, "the work was interrupted, for example by a restart, and is taken up again")

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
 )
 
 // view is what the host cluster shows of a control plane that is starting.
@@ -111,7 +112,7 @@ func explainContainer(status corev1.ContainerStatus, v view) (explanation, bool)
 	said := short(firstOf(ended.Message, v.lastLine))
 	if licence(said) {
 		out := because("vcluster_licence", "the vCluster refuses to run without a licence from the vCluster Platform: "+said,
-			"the operator should check that the platform Secret's host and accessKey are valid and that the platform answers; then try again with an empty PATCH")
+			"the operator should check that the platform Secret's host and accessKey are valid and that the platform answers; "+cluster.TryAgain)
 		out.hopeless = status.RestartCount >= crashesUntilHopeless
 		return out, true
 	}

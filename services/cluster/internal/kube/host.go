@@ -202,12 +202,12 @@ func (h *Host) CopyPlatformSecret(ctx context.Context, c cluster.Cluster) error 
 	switch {
 	case apierrors.IsNotFound(err):
 		return fault.New(fault.Precondition, "platform_secret_missing", "the Secret %s is not in the namespace %s of the host cluster; without it a vCluster does not start", name, from).
-			Do("the operator creates it: kubectl create secret generic %s -n %s --from-literal=host=https://<platform> --from-literal=accessKey=<key>; then try again with an empty PATCH", name, from)
+			Do("the operator creates it: kubectl create secret generic %s -n %s --from-literal=host=https://<platform> --from-literal=accessKey=<key>; %s", name, from, cluster.TryAgain)
 	case err != nil:
 		return hostFault(err, "to read the platform's Secret")
 	case len(source.Data["accessKey"]) == 0:
 		return fault.New(fault.Precondition, "platform_secret_incomplete", "the Secret %s in the namespace %s has no accessKey", name, from).
-			Do("the operator adds accessKey (and host) to it; then try again with an empty PATCH")
+			Do("the operator adds accessKey (and host) to it; %s", cluster.TryAgain)
 	}
 	secrets := h.client.CoreV1().Secrets(c.Namespace)
 	wanted := &corev1.Secret{

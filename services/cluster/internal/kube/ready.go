@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -41,8 +42,9 @@ func (h *Host) AwaitJoinable(ctx context.Context, c cluster.Cluster, a cluster.A
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	podsRun := false
-	watching.Go(func() { podsRun = h.watchPods(ctx, c, report, cancel) })
-	endpoint, version, err = h.join(ctx, c, a)
+	var missing atomic.Pointer[fault.Error]
+	watching.Go(func() { podsRun = h.watchPods(ctx, c, missing.Load, report, cancel) })
+	endpoint, version, err = h.join(ctx, c, a, missing.Store)
 	var known *fault.Error
 	if err != nil && errors.As(context.Cause(ctx), &known) {
 		err = known
@@ -56,7 +58,8 @@ func (h *Host) AwaitJoinable(ctx context.Context, c cluster.Cluster, a cluster.A
 	return endpoint, version, err
 }
 
-func (h *Host) join(ctx context.Context, c cluster.Cluster, a cluster.Applied) (endpoint, version string, err error) {
+// join tells missing what the tenant itself lacks, while its Pods run.
+func (h *Host) join(ctx context.Context, c cluster.Cluster, a cluster.Applied, missing func(*fault.Error)) (endpoint, version string, err error) {
 	port, err := h.rolledOut(ctx, c)
 	if err != nil {
 		return "", "", err
@@ -69,7 +72,7 @@ func (h *Host) join(ctx context.Context, c cluster.Cluster, a cluster.Applied) (
 	endpoint = "https://" + public
 	if c.ControlPlane == clusterv1.Upstream {
 		cfg, err = h.joinUpstream(ctx, c, a, public, port)
-	} else if cfg, err = h.joinVCluster(ctx, c, port); err == nil && c.PublicAccessMode != clusterv1.LoadBalancer {
+	} else if cfg, err = h.joinVCluster(ctx, c, port, missing); err == nil && c.PublicAccessMode != clusterv1.LoadBalancer {
 		endpoint = cfg.Host // what the vendor's chart exports, where the operator's values decide that
 	}
 	if err != nil {
@@ -182,7 +185,7 @@ func apiServers(c cluster.Cluster, nodes []netip.Addr, port uint16) []netip.Addr
 }
 
 // joinVCluster waits for what the vendor's control plane prepares by itself once its API answers.
-func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32) (*rest.Config, error) {
+func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32, missing func(*fault.Error)) (*rest.Config, error) {
 	var last error
 	for {
 		cfg, err := h.vclusterJoinable(ctx, c, port)
@@ -191,6 +194,10 @@ func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32) 
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err
+			var known *fault.Error
+			if errors.As(err, &known) {
+				missing(known)
+			}
 		}
 		if pause(ctx, pollEvery) != nil {
 			return nil, last
@@ -296,7 +303,7 @@ func (h *Host) Kubeconfig(ctx context.Context, c cluster.Cluster) (string, error
 }
 
 // watchPods reports why the control plane does not run, until ctx ends. podsRun says whether it ran at last.
-func (h *Host) watchPods(ctx context.Context, c cluster.Cluster, report func(clusterv1.Reason), stop context.CancelCauseFunc) (podsRun bool) {
+func (h *Host) watchPods(ctx context.Context, c cluster.Cluster, missing func() *fault.Error, report func(clusterv1.Reason), stop context.CancelCauseFunc) (podsRun bool) {
 	var readySince time.Time
 	began := time.Now()
 	for {
@@ -313,6 +320,9 @@ func (h *Host) watchPods(ctx context.Context, c cluster.Cluster, report func(clu
 			return false
 		}
 		podsRun = found.ready
+		if lacks := missing(); podsRun && lacks != nil {
+			found.Reason = clusterv1.Reason{Code: lacks.Code, Message: lacks.Message, Action: lacks.Action}
+		}
 		if !found.ready {
 			readySince = time.Time{}
 		} else if readySince.IsZero() {
