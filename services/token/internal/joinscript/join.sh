@@ -290,18 +290,38 @@ key = \"$client_cert\"" ;;
 
 	# ---- leaving ----------------------------------------------------------------------------------------------
 
-	stop_kubelet() {
-		if started_by_systemd; then
-			systemctl disable --now kubelet.service >/dev/null 2>&1
-		fi
-		if [ -x "$supervisor" ]; then "$supervisor" stop kubelet; fi
-	}
+	# leave_tool prints the program that undoes all this. It stays on the machine, because a token may have expired, or
+	# its cluster be gone, when the machine is to leave.
+	leave_tool() {
+		cat <<'LEAVE'
+#!/bin/sh
+# Takes this machine out of its cluster; written by KubeBYON's join script.
+#   kubebyon-leave              stop kubelet, remove what the join script installed, say what remains
+#   kubebyon-leave membership   leave only: what is installed stays, for another cluster
+kubebyon_leave() {
+	set -u
+	LC_ALL=C
+	export LC_ALL
+	PATH=${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+	export PATH
+	state=/var/lib/kubebyon
+	marker=$state/node
+	manifest=$state/files
+	kubeconfig=/etc/kubernetes/kubelet.conf
+	dropins=/etc/kubernetes/kubelet.conf.d
+	supervisor=/usr/local/sbin/kubebyon-node
+	remains=''
 
-	# leave: undoes a membership, ours or another tool's, as far as this script knows what belongs to it.
+	note() { printf '        %s\n' "$*"; }
+	have() { command -v "$1" >/dev/null 2>&1; }
+	owned() { grep -qxF "$1" "$manifest" 2>/dev/null; }
+	systemd() { [ -d /run/systemd/system ] && have systemctl; }
+
+	# leave undoes a membership, KubeBYON's or another tool's, as far as it is known what belongs to one.
 	leave() {
 		note "stopping kubelet"
-		stop_kubelet
-		if started_by_systemd; then
+		if systemd; then
+			systemctl disable --now kubelet.service >/dev/null 2>&1
 			for u in k3s k3s-agent rke2-server rke2-agent k0sworker k0scontroller; do
 				if systemctl cat "$u.service" >/dev/null 2>&1; then
 					note "stopping $u"
@@ -309,6 +329,7 @@ key = \"$client_cert\"" ;;
 				fi
 			done
 		fi
+		if [ -x "$supervisor" ]; then "$supervisor" stop kubelet; fi
 		if have k3s-killall.sh; then k3s-killall.sh >/dev/null 2>&1; fi
 		if have ctr && ctr version >/dev/null 2>&1; then
 			note "removing the pods' containers"
@@ -331,7 +352,7 @@ key = \"$client_cert\"" ;;
 				"$t-save" 2>/dev/null | grep -v -e KUBE- -e FLANNEL- -e CNI- | "$t-restore" 2>/dev/null
 			fi
 		done
-		rm -f "$kubeconfig" "$bootstrap" "$ca_file" /etc/cni/net.d/10-flannel.conflist
+		rm -f "$kubeconfig" /etc/kubernetes/bootstrap-kubelet.conf /etc/kubernetes/pki/ca.crt /etc/cni/net.d/10-flannel.conflist
 		# The first file there wins: one that a former pod network left would cut off the pods of the next cluster.
 		for f in /etc/cni/net.d/*.conf /etc/cni/net.d/*.conflist; do
 			case $f in
@@ -343,21 +364,21 @@ key = \"$client_cert\"" ;;
 		if grep -q ' /var/lib/kubelet/' /proc/mounts; then
 			remains="$remains
   /var/lib/kubelet: something is still mounted below it"
-			rm -rf /var/lib/kubelet/pki "$kubelet_config"
+			rm -rf /var/lib/kubelet/pki /var/lib/kubelet/config.yaml
 		elif [ -d /var/lib/kubelet ]; then
 			find /var/lib/kubelet -xdev -mindepth 1 -delete 2>/dev/null
 		fi
 		rm -f "$marker"
 	}
 
-	# uninstall: removes the files in the manifest and puts back what stood there before.
+	# uninstall removes the files in the manifest and puts back what stood there before.
 	uninstall() {
 		if [ -s "$manifest" ]; then
 			if [ -x "$supervisor" ]; then
 				note "stopping containerd"
 				"$supervisor" stop containerd
 				rmdir /run/kubebyon 2>/dev/null
-			elif started_by_systemd && { owned /etc/systemd/system/containerd.service || owned /usr/local/bin/containerd; }; then
+			elif systemd && { owned /etc/systemd/system/containerd.service || owned /usr/local/bin/containerd; }; then
 				note "stopping containerd"
 				systemctl disable --now containerd.service >/dev/null 2>&1
 			fi
@@ -365,7 +386,7 @@ key = \"$client_cert\"" ;;
 				rm -f "$f"
 				if [ -e "$f.before-kubebyon" ]; then mv -f "$f.before-kubebyon" "$f"; fi
 			done <"$manifest"
-			if started_by_systemd; then
+			if systemd; then
 				systemctl daemon-reload
 				if systemctl is-active -q containerd.service; then systemctl restart containerd.service; fi
 			fi
@@ -377,32 +398,44 @@ key = \"$client_cert\"" ;;
 		rm -rf "$state"
 	}
 
-	reset_only() {
-		steps=2
-		step 'Leave the cluster'
-		left=''
-		if [ -f "$marker" ]; then left=$(sed -n 's/^node=//p' "$marker"); fi
-		if [ ! -e "$kubeconfig" ] && [ ! -e "$marker" ] && [ ! -e "$manifest" ]; then
-			note "this machine belongs to no cluster and nothing of KubeBYON is installed"
-			say 'Nothing to leave'
-			exit 0
-		fi
-		remains=''
+	if [ "$(id -u)" != 0 ]; then
+		echo "kubebyon-leave must run as root" >&2
+		exit 1
+	fi
+	case ${1:-} in
+	membership)
 		leave
-		step 'Remove what was installed'
-		uninstall
-		if started_by_systemd; then
-			if systemctl is-active -q kubelet.service; then
-				die "kubelet still runs" "stop it with: systemctl stop kubelet; then run the same command again"
-			fi
-		fi
-		say 'This machine has left the cluster. What remains:'
-		printf '  the Node object in the cluster: kubectl delete node %s\n' "${left:-<this node>}"
-		if [ -d "$dropins" ]; then printf '  %s: your own kubelet settings\n' "$dropins"; fi
-		if [ -d /var/lib/containerd ]; then printf '  /var/lib/containerd: downloaded images\n'; fi
-		if [ -d /opt/cni/bin ]; then printf '  /opt/cni/bin, /etc/cni/net.d: whatever a pod network put there itself\n'; fi
-		printf '  %s: the log; kernel modules and sysctls stay set until the next reboot%s\n' "$log" "$remains"
 		exit 0
+		;;
+	'') ;;
+	*)
+		echo "usage: kubebyon-leave [membership]" >&2
+		exit 2
+		;;
+	esac
+	if [ ! -e "$kubeconfig" ] && [ ! -e "$marker" ] && [ ! -e "$manifest" ]; then
+		echo 'Nothing to leave: this machine belongs to no cluster and nothing of KubeBYON is installed'
+		exit 0
+	fi
+	left=$(sed -n 's/^node=//p' "$marker" 2>/dev/null)
+	printf '[ 1/2] Leave the cluster\n'
+	leave
+	printf '[ 2/2] Remove what was installed\n'
+	uninstall
+	if systemd && systemctl is-active -q kubelet.service; then
+		echo "kubelet still runs. Stop it (systemctl stop kubelet), then run this again" >&2
+		exit 1
+	fi
+	printf 'This machine has left the cluster. What remains:\n'
+	printf '  the Node object in the cluster: kubectl delete node %s\n' "${left:-<this node>}"
+	if [ -d "$dropins" ]; then printf '  %s: your own kubelet settings\n' "$dropins"; fi
+	if [ -d /var/lib/containerd ]; then printf '  /var/lib/containerd: downloaded images\n'; fi
+	if [ -d /opt/cni/bin ]; then printf '  /opt/cni/bin, /etc/cni/net.d: whatever a pod network put there itself\n'; fi
+	printf '  /var/log/kubebyon-join.log: the log; kernel modules and sysctls stay set until the next reboot%s\n' "$remains"
+	exit 0
+}
+{ kubebyon_leave "$@"; }
+LEAVE
 	}
 
 	# ---- options ----------------------------------------------------------------------------------------------
@@ -451,7 +484,12 @@ key = \"$client_cert\"" ;;
 	locked=1
 	printf '%s\n' "$$" >"$lock/pid"
 
-	if [ -n "$only_reset" ]; then reset_only; fi
+	work=$(mktemp -d "${TMPDIR:-/tmp}/kubebyon.XXXXXX") || die "no temporary directory can be made" "check that ${TMPDIR:-/tmp} can be written to"
+	leave_tool >"$work/leave"
+	if [ -n "$only_reset" ]; then
+		sh "$work/leave"
+		exit $?
+	fi
 
 	if [ -z "$token" ] || [ -z "$api_server" ]; then
 		die "this is the script's source, made for no cluster" "use the join command that the console shows"
@@ -468,7 +506,6 @@ key = \"$client_cert\"" ;;
 	for c in curl sha256sum tar gzip sed grep mktemp mount tail sort find; do
 		have "$c" || die "the command $c is missing" "install it with this distribution's package manager, then run the command again"
 	done
-	work=$(mktemp -d "${TMPDIR:-/tmp}/kubebyon.XXXXXX") || die "no temporary directory can be made" "check that ${TMPDIR:-/tmp} can be written to"
 	mkdir "$work/no-other-roots"
 	cat >"$work/ca.crt" <<-EOF
 		$ca_pem
@@ -644,11 +681,11 @@ key = \"$client_cert\"" ;;
 	step 'Prepare the kernel'
 	mkdir -p "$state" /var/log /etc/kubernetes "$dropins" || die "cannot create $state" "check that the disk is neither full nor read-only"
 	: >"$log" 2>/dev/null || die "cannot write $log" "check that the disk is neither full nor read-only"
-	remains=''
 	if [ "$membership" = other ] || [ "$membership" = leftover ]; then
-		leave
+		sh "$work/leave" membership
 		membership=none
 	fi
+	put /usr/local/sbin/kubebyon-leave 755 <"$work/leave"
 	put "$marker" 600 <<-EOF
 		cluster_id=$cluster_id
 		ca_sha256=$ca_sha
@@ -1297,6 +1334,7 @@ SUPERVISOR
 	rm -f "$bootstrap"
 	rm -rf "$tmp"
 	note "$node_name is registered; it becomes Ready when the cluster's pod network runs on it"
+	note "to take this machine out of the cluster one day: kubebyon-leave"
 	say 'This node has joined the cluster'
 }
 { kubebyon_join "$@" </dev/null; }

@@ -257,7 +257,16 @@ func runShell(t *testing.T, shell []string, script string, env ...string) outcom
 
 func TestSyntaxAndLint(t *testing.T) {
 	rendered := render(t, testParams(t))
-	for _, script := range []string{source, rendered} {
+	// The programs that it leaves on the machine, between their here-document's words.
+	inner := func(word string) string {
+		_, rest, _ := strings.Cut(source, "<<'"+word+"'\n")
+		text, _, ok := strings.Cut(rest, "\n"+word+"\n")
+		if !ok {
+			t.Fatalf("no here-document %s", word)
+		}
+		return text + "\n"
+	}
+	for _, script := range []string{source, rendered, inner("LEAVE"), inner("SUPERVISOR")} {
 		path := filepath.Join(t.TempDir(), "join.sh")
 		if err := os.WriteFile(path, []byte(script), 0o600); err != nil {
 			t.Fatal(err)

@@ -932,10 +932,24 @@ ls /run`,
 			}
 		}
 	})
+	t.Run("leave without a token", func(t *testing.T) {
+		t.Parallel()
+		got := rehearse(t, rehearsal{Systemd: true, Mirror: everything, After: `leave=/usr/local/sbin/kubebyon-leave
+$leave frob 2>&1 || echo $?
+cp $leave /tmp/leave
+$leave >/dev/null || echo $?
+ls /var/lib/kubelet /usr/local/sbin /opt/cni/bin
+/tmp/leave || echo $?`})
+		mustJoin(t, got.Runs[0])
+		want := "usage: kubebyon-leave [membership]\n2\n/opt/cni/bin:\n\n/usr/local/sbin:\n\n/var/lib/kubelet:\nNothing to leave: this machine belongs to no cluster and nothing of KubeBYON is installed\n"
+		if got.After != want {
+			t.Errorf("after: %q", got.After)
+		}
+	})
 	t.Run("nothing to leave", func(t *testing.T) {
 		t.Parallel()
 		got := rehearse(t, rehearsal{Mirror: everything, Args: []string{"--reset-only"}})
-		if o := got.Runs[0]; o.Code != 0 || !strings.HasSuffix(o.Stdout, "Nothing to leave\n") {
+		if o := got.Runs[0]; o.Code != 0 || !strings.HasPrefix(o.Stdout, "Nothing to leave") {
 			t.Errorf("%+v", o)
 		}
 	})
