@@ -10,7 +10,6 @@ replace (
 )
 
 require (
-	github.com/google/go-cmp v0.7.0
 	github.com/google/go-containerregistry v0.22.1
 	github.com/kubebyon/kubebyon/gateway v0.0.0-00010101000000-000000000000
 	github.com/kubebyon/kubebyon/pkg v0.0.0
