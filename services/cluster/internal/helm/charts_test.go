@@ -139,3 +139,44 @@ func TestParseSource(t *testing.T) {
 		}
 	}
 }
+
+// TestOCI pulls from a registry that speaks just what the distribution specification asks for a pull.
+func TestOCI(t *testing.T) {
+	layer, config := archive(t, "0.33.0"), []byte(`{"name":"vcluster","version":"0.33.0","apiVersion":"v2"}`)
+	digest := func(data []byte) string { sum := sha256.Sum256(data); return "sha256:" + hex.EncodeToString(sum[:]) }
+	manifest := fmt.Appendf(nil, `{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
+		"config":{"mediaType":"application/vnd.cncf.helm.config.v1+json","digest":%q,"size":%d},
+		"layers":[{"mediaType":"application/vnd.cncf.helm.chart.content.v1.tar+gzip","digest":%q,"size":%d}]}`,
+		digest(config), len(config), digest(layer), len(layer))
+	served := map[string][]byte{
+		"/v2/charts/vcluster/manifests/0.33.0": manifest, "/v2/charts/vcluster/manifests/" + digest(manifest): manifest,
+		"/v2/charts/vcluster/blobs/" + digest(config): config, "/v2/charts/vcluster/blobs/" + digest(layer): layer,
+	}
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		data, found := served[r.URL.Path]
+		if !found {
+			http.Error(w, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"not found"}]}`, http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Docker-Content-Digest", digest(data))
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(data)))
+		if r.Method != http.MethodHead {
+			_, _ = w.Write(data)
+		}
+	}))
+	t.Cleanup(server.Close)
+	for version, code := range map[string]string{"0.33.0": "", "0.34.0": "chart_version_unknown"} {
+		s, err := ParseSource("oci://"+strings.TrimPrefix(server.URL, "https://")+"/charts/vcluster", version)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.http = server.Client()
+		c, err := s.Load(t.Context())
+		if code == "" && (err != nil || c.Metadata.Version != version) || code != "" && (err == nil || fault.From(err).Code != code) {
+			t.Errorf("%s: %v, %v", version, c, err)
+		}
+	}
+}

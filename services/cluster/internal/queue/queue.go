@@ -25,6 +25,9 @@ const (
 	reapEvery = 2 * time.Second
 	// busyAgain is when a job whose cluster is being worked on looks again. Under River's five seconds it is exact.
 	busyAgain = time.Second
+	// lockTries and lockPause are what a job waits for a lock before it gives its place to another one.
+	lockTries = 4
+	lockPause = 50 * time.Millisecond
 	// retryAfter an error of the work itself.
 	retryAfter = 5 * time.Second
 )
@@ -152,16 +155,22 @@ func (w *worker) Timeout(*river.Job[args]) time.Duration { return w.longest }
 func (w *worker) NextRetry(*river.Job[args]) time.Time { return time.Now().Add(retryAfter) }
 
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
-	held, err := w.locker.While(ctx, job.Args.ClusterID, func(ctx context.Context) error {
-		return w.work(ctx, job.Args.ClusterID)
-	})
-	switch {
-	case ctx.Err() != nil:
-		return river.JobSnooze(0) // the process stops; another one takes it up at once
-	case err != nil:
-		return err
-	case !held:
-		return river.JobSnooze(busyAgain)
+	for try := 1; ; try++ {
+		held, err := w.locker.While(ctx, job.Args.ClusterID, func(ctx context.Context) error {
+			return w.work(ctx, job.Args.ClusterID)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return river.JobSnooze(0) // the process stops; another one takes it up at once
+		case err != nil || held:
+			return err
+		case try == lockTries:
+			return river.JobSnooze(busyAgain)
+		}
+		// Often it is the end of the work before: its outcome is written and its lock about to go.
+		select {
+		case <-ctx.Done():
+		case <-time.After(lockPause):
+		}
 	}
-	return nil
 }
