@@ -980,15 +980,15 @@ SUPERVISOR
 	fi
 
 	# wanted: containerd's full configuration on standard input, ours on standard output. Only keys that kubelet and
-	# pods depend on are set; everything else stays as the machine's owner has it.
+	# pods depend on are set; everything else stays as the machine's owner has it. Other plugins have a bin_dir too.
 	wanted() {
 		sed -e "/^ *disabled_plugins *=/s/[\"']\\(io\\.containerd\\.grpc\\.v1\\.\\)\\{0,1\\}cri[\"'] *,\\{0,1\\} *//g" \
 			-e "s/^\\( *SystemdCgroup *=\\).*/\\1 $systemd_cgroup/" \
-			-e "s#^\\( *sandbox_image *=\\) *[\"']\\(registry\\.k8s\\.io\\|k8s\\.gcr\\.io\\)/.*#\\1 \"$sandbox_image\"#" \
-			-e "s#^\\( *sandbox *=\\) *[\"']\\(registry\\.k8s\\.io\\|k8s\\.gcr\\.io\\)/.*#\\1 \"$sandbox_image\"#" \
-			-e "s#^\\( *bin_dir *=\\) *[\"']/.*#\\1 \"/opt/cni/bin\"#" \
-			-e "s#^\\( *bin_dirs *=\\).*#\\1 [\"/opt/cni/bin\"]#" \
-			-e "s#^\\( *conf_dir *=\\).*#\\1 \"/etc/cni/net.d\"#" \
+			-e "s#^\\( *sandbox_image *= *\\)\\([\"']\\)\\(registry\\.k8s\\.io\\|k8s\\.gcr\\.io\\)/[^\"']*[\"']#\\1\\2$sandbox_image\\2#" \
+			-e "s#^\\( *sandbox *= *\\)\\([\"']\\)\\(registry\\.k8s\\.io\\|k8s\\.gcr\\.io\\)/[^\"']*[\"']#\\1\\2$sandbox_image\\2#" \
+			-e "/\\.cni\\] *\$/,/^ *\\[/s#^\\( *bin_dir *= *\\)\\([\"']\\)/[^\"']*[\"']#\\1\\2/opt/cni/bin\\2#" \
+			-e "/\\.cni\\] *\$/,/^ *\\[/{/\\/opt\\/cni\\/bin/!s#^\\( *bin_dirs *= *\\[\\)\\([\"']\\).*#\\1\\2/opt/cni/bin\\2]#;}" \
+			-e "/\\.cni\\] *\$/,/^ *\\[/s#^\\( *conf_dir *= *\\)\\([\"']\\).*#\\1\\2/etc/cni/net.d\\2#" \
 			-e "s/^\\( *restrict_oom_score_adj *=\\).*/\\1 $restrict_oom/"
 	}
 	# Without CAP_SYS_RESOURCE (nested machines) runc cannot lower oom_score_adj and every container would fail.

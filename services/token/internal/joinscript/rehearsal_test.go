@@ -48,6 +48,7 @@ type rehearsal struct {
 	Between   string   // sh, run between two runs
 	Last      []string // arguments of the last run, where they differ
 	After     string   // sh, run after; its output is the result's After
+	Version2  bool     // the stub containerd has the configuration of version 2.4
 	CutStep   int      // above 0: run prefixes of the script first, none of which may do anything
 }
 
@@ -66,8 +67,13 @@ type outcomeJSON struct {
 
 const rehearsalVariable = "KUBEBYON_JOINSCRIPT_REHEARSAL"
 
+// What containerd 1.6 and 2.4 print for "config default".
+//
 //go:embed testdata/containerd-1.6.toml
 var containerdDefault string
+
+//go:embed testdata/containerd-2.4.toml
+var containerd2Default string
 
 func rehearse(t *testing.T, r rehearsal) rehearsed {
 	t.Helper()
@@ -299,6 +305,9 @@ func (r rehearsal) play(out *rehearsed) error {
 	}
 	for _, name := range cniPlugins {
 		put("stub/cni/"+name, record, 0o755)
+	}
+	if r.Version2 {
+		containerdDefault = containerd2Default
 	}
 	put("stub/default.toml", containerdDefault, 0o644)
 	put("etc/os-release", r.OSRelease, 0o644)
@@ -813,6 +822,32 @@ func TestRehearsalRefusals(t *testing.T) {
 		}
 		mustFail(t, rehearse(t, rehearsal{Fault: "cgroup-v1", Mirror: everything}), "[1/10]", "uses cgroup v1", "failCgroupV1: false")
 	})
+}
+
+// TestRehearsalContainerdSettings: of containerd's own settings and of an owner's, exactly what kubelet needs changes.
+func TestRehearsalContainerdSettings(t *testing.T) {
+	const owners = `sed -e 's/^disabled_plugins = .*/disabled_plugins = ["cri", "io.containerd.internal.v1.opt"]/' -e 's#"registry.k8s.io/pause:3.6"#"registry.corp.example/pause:3"#' -e 's#"/opt/cni/bin"#"/usr/lib/cni"#' -e 's/max_concurrent_downloads = 3/max_concurrent_downloads = 9/' /stub/default.toml`
+	for name, r := range map[string]rehearsal{
+		"containerd-1.6":        {},
+		"containerd-2.4":        {Version2: true},
+		"containerd-1.6-owners": {Before: "mkdir -p /etc/containerd; " + owners + " >/etc/containerd/config.toml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r.Systemd, r.Mirror, r.Runs = true, everything, 2
+			r.After = "diff -U0 /stub/default.toml /etc/containerd/config.toml | grep '^[-+] ' | grep -v restrict_oom_score_adj"
+			if r.Before != "" {
+				r.After = owners + " >/tmp/owners.toml; cmp /tmp/owners.toml /etc/containerd/config.toml.before-kubebyon; diff -U0 /tmp/owners.toml /etc/containerd/config.toml | grep '^[-+][^-+]' | grep -v restrict_oom_score_adj"
+			}
+			got := rehearse(t, r)
+			mustJoin(t, got.Runs[0])
+			mustJoin(t, got.Runs[1])
+			if !strings.Contains(got.Runs[1].Stdout, "config.toml is as kubelet needs it") {
+				t.Errorf("the second run changes it again:\n%s", got.Runs[1].Stdout)
+			}
+			golden(t, name+".golden", got.After)
+		})
+	}
 }
 
 func TestRehearsalHelp(t *testing.T) {
