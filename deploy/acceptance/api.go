@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -19,13 +20,14 @@ type api struct {
 	done    chan struct{} // closed once the process has ended
 }
 
-func (a *api) start() error {
+// start runs it until it is stopped or killed; the end of ctx does not end it.
+func (a *api) start(ctx context.Context) error {
 	log, err := os.OpenFile(a.logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(a.program)
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), a.program)
 	cmd.Env, cmd.Stdout, cmd.Stderr = a.env, log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -73,7 +73,7 @@ func (s *stack) killMidInstall(ctx context.Context, c *client) error {
 	if err := s.api.kill(); err != nil {
 		return err
 	}
-	if err := s.api.start(); err != nil {
+	if err := s.api.start(ctx); err != nil {
 		return err
 	}
 	if err := eventually(ctx, c.ready); err != nil {

@@ -137,7 +137,7 @@ func (s *stack) startAPI(ctx context.Context) error {
 			"KUBEBYON_ADMIN_PASSWORD_FILE=" + password,
 		},
 	}
-	return s.api.start()
+	return s.api.start(ctx)
 }
 
 func (s *stack) tool(ctx context.Context, name string, args ...string) error {
