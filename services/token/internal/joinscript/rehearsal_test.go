@@ -860,16 +860,18 @@ func TestRehearsalHelp(t *testing.T) {
 
 // TestRehearsalKubeletFails: a kubelet that cannot run is explained from its log.
 func TestRehearsalKubeletFails(t *testing.T) {
-	for _, systemd := range []bool{false, true} {
-		for fault, want := range map[string][]string{
-			"kubelet-config": {"[10/10]", "does not accept its configuration", "unknown field foo"},
-			"kubelet-dies":   {"[10/10]", "does not offer the CRI", "last lines of kubelet"},
-		} {
-			t.Run(fmt.Sprint(fault, " systemd=", systemd), func(t *testing.T) {
-				t.Parallel()
-				mustFail(t, rehearse(t, rehearsal{Systemd: systemd, Mirror: everything, Fault: fault}), want...)
-			})
-		}
+	for _, c := range []struct {
+		fault   string
+		systemd bool
+		want    []string
+	}{
+		{"kubelet-config", false, []string{"[10/10]", "does not accept its configuration", "unknown field foo"}},
+		{"kubelet-dies", true, []string{"[10/10]", "does not offer the CRI", "last lines of kubelet"}},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			t.Parallel()
+			mustFail(t, rehearse(t, rehearsal{Systemd: c.systemd, Mirror: everything, Fault: c.fault}), c.want...)
+		})
 	}
 }
 
