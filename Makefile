@@ -49,7 +49,7 @@ bench: prerequisites kubernetes ## measure and write docs/performance.md
 lint: $(LINT) ## golangci-lint, shellcheck, gofmt, import directions
 	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && ../$(LINT) run --config ../.golangci.yml ./...); done
 	git ls-files '*.sh' .ci/run | xargs shellcheck
-	go test ./pkg/arch
+	go test -count=1 ./pkg/arch
 
 $(LINT):
 	GOBIN=$(CURDIR)/$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0

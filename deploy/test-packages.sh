@@ -1,5 +1,5 @@
 #!/bin/sh
-# Lists the packages whose tests start no server (unit), or those that do (integration).
+# Lists the packages whose tests start nothing (unit), or those that start servers or machines (integration).
 set -eu
 case ${1-} in
 unit) want=0 ;;
@@ -8,6 +8,6 @@ integration) want=1 ;;
 esac
 go list -f '{{.ImportPath}} {{join .TestImports ","}},{{join .XTestImports ","}},{{join .Imports ","}}{{if or .TestGoFiles .XTestGoFiles}} has-tests{{end}}' work |
 	awk -v want=$want '/ has-tests$/ {
-		server = ($0 ~ /kubebyon\/pkg\/test\// || $1 ~ /kubebyon\/pkg\/test\//) ? 1 : 0
+		server = ($0 ~ /kubebyon\/pkg\/test\// || $1 ~ /kubebyon\/pkg\/test\/|\/joinscript$/) ? 1 : 0
 		if (server == want) print $1
 	}'

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kubebyon/kubebyon/deploy/devhost/build"
 	"github.com/kubebyon/kubebyon/deploy/devhost/host"
 	"github.com/kubebyon/kubebyon/deploy/devhost/layout"
 	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
@@ -20,6 +21,7 @@ const usage = `devhost runs a Kubernetes cluster on this machine for development
   devhost up          start it (or use the cluster of KUBECONFIG) and write the kubeconfig
   devhost down        stop it
   devhost status      what runs; exit status 1 unless it is ready
+  devhost build       Kubernetes and the rest, downloaded or built into the cache
   devhost mirror DIR  fill DIR with what workers download (KUBEBYON_MIRROR_DIR)
   devhost machine …   up, exec, down, list: other machines on the host's network
 
@@ -87,6 +89,9 @@ func command(ctx context.Context, args []string, lookup func(string) (string, bo
 	case args[0] == "status" && len(args) == 1:
 		text, err := h.Status(ctx)
 		fmt.Fprintln(stdout, text)
+		return err
+	case args[0] == "build" && len(args) == 1:
+		_, err := build.Ensure(ctx, l, build.All(), say)
 		return err
 	case args[0] == "mirror" && len(args) == 2:
 		return mirror.Fill(ctx, l, args[1], say)
