@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,11 +25,13 @@ type Ref struct {
 	Namespace string // on the host cluster
 	Name      string // the Helm release: the Secret is vc-<Name>, the Service <Name>
 	Host      string // control_plane_host: an IP or a DNS name, without port; needed where the kubeconfig says localhost
+	// AllowLoopback lets its API be at a loopback address. It is for tests on one machine.
+	AllowLoopback bool
 }
 
 // Connection is access to a tenant's API, as its administrator. It holds credentials: never log it.
 type Connection struct {
-	Config     *rest.Config // QPS and burst are set, a timeout is not: give each call a context
+	Config     *rest.Config // under Guard; QPS and burst are set, a timeout is not: give each call a context
 	Endpoint   string       // https://host:port
 	CAPEM      []byte       // what the API's certificate is checked against, and nothing else
 	Kubeconfig []byte       // the exported one, with the endpoint put right and only what was taken from it
@@ -78,7 +79,8 @@ func Access(ctx context.Context, host kubernetes.Interface, ref Ref) (*Connectio
 		Host: k.Server, BearerToken: k.Token, QPS: tenantQPS, Burst: tenantBurst, UserAgent: userAgent, WarningHandler: rest.NoWarnings{},
 		TLSClientConfig: rest.TLSClientConfig{CAData: k.CA, CertData: k.Cert, KeyData: k.Key, ServerName: k.ServerName},
 	}
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return traced(noRedirects{next}) })
+	Guard(cfg, ref.AllowLoopback)
+	cfg.Wrap(traced)
 	return &Connection{
 		Config: cfg, Endpoint: k.Server, CAPEM: k.CA, Kubeconfig: text,
 	}, nil

@@ -84,12 +84,19 @@ func TestAccess(t *testing.T) {
 
 	t.Run("localhost becomes host and node port, and works", func(t *testing.T) {
 		put(t, "one", local)
-		c, err := tenant.Access(t.Context(), host, tenant.Ref{Namespace: ns, Name: "one", Host: "127.0.0.1"})
+		c, err := tenant.Access(t.Context(), host, tenant.Ref{Namespace: ns, Name: "one", Host: "127.0.0.1", AllowLoopback: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if c.Endpoint != cfg.Host || string(c.CAPEM) != string(cfg.CAData) || c.Config.QPS < 10 || c.Config.Burst < 20 || c.Config.Timeout != 0 {
 			t.Fatalf("%s, %+v", c.Endpoint, c.Config)
+		}
+		refused, err := tenant.Access(t.Context(), host, tenant.Ref{Namespace: ns, Name: "one", Host: "127.0.0.1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kubernetes.NewForConfigOrDie(refused.Config).CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{}); fault.From(err).Code != "host_refused" {
+			t.Errorf("a loopback address without leave: %v", err)
 		}
 		again, err := clientcmd.RESTConfigFromKubeConfig(c.Kubeconfig)
 		if err != nil {

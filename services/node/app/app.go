@@ -46,6 +46,7 @@ type Config struct {
 	Clients        int           `env:"KUBEBYON_NODE_CLIENTS" envDefault:"256" accepts:"a whole number from 1: how many tenants' clients are kept"`
 	ClientIdle     time.Duration `env:"KUBEBYON_NODE_CLIENT_IDLE" envDefault:"15m" accepts:"a duration from 1s: how long an unused tenant's client is kept"`
 	ClientFresh    time.Duration `env:"KUBEBYON_NODE_CLIENT_FRESH" envDefault:"10s" accepts:"a duration from 0s: how long a tenant's kubeconfig is not read again"`
+	AllowLoopback  bool          `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
 }
 
 // LoadConfig reads the settings; its error is one line that names the variable.
@@ -146,7 +147,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		conn = c
 	}
 
-	pool, err := kube.New(host, kube.Options{Size: cfg.Clients, Idle: cfg.ClientIdle, Fresh: cfg.ClientFresh, Now: time.Now})
+	pool, err := kube.New(host, kube.Options{Size: cfg.Clients, Idle: cfg.ClientIdle, Fresh: cfg.ClientFresh, Now: time.Now, AllowLoopback: cfg.AllowLoopback})
 	if err != nil {
 		return err
 	}

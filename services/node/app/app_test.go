@@ -84,6 +84,7 @@ func start(tb testing.TB) *world {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(tb.Context()))
 	cfg := must(app.LoadConfig(func(k string) (string, bool) { return "postgresql://x/y", k == "KUBEBYON_DATABASE_DSN" }))
 	cfg.DatabaseDSN = config.DSN{Secret: telemetry.Secret(w.dsn)}
+	cfg.AllowLoopback = true
 	done := make(chan error, 1)
 	go func() {
 		log := telemetry.NewLogger(io.Writer(w.log), "json", "debug")
@@ -300,6 +301,34 @@ func (w *world) register(tb testing.TB, n int, prefix string) {
 	wg.Wait()
 	if tb.Failed() {
 		tb.FailNow()
+	}
+}
+
+// A tenant fills its nodes' status as it likes. What is taken of an answer is bounded, and the nodes are listed all the same.
+func TestFatNodesAreListedInSmallerPages(t *testing.T) {
+	w := start(t)
+	defer w.empty(t)
+	c := w.cluster(t, nil)
+	const fat = 36 // MiB together; 32 are taken at once
+	nodes := w.kube.CoreV1().Nodes()
+	for i := range fat {
+		made := must(nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fat-%02d", i)}}, metav1.CreateOptions{}))
+		made.Status.Images = []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 1<<20)}}}
+		must(nodes.UpdateStatus(t.Context(), made, metav1.UpdateOptions{}))
+	}
+	seen := 0
+	for page := (nodev1.ListRequest{ClusterID: c.ID}); ; {
+		got, err := w.list(t.Context(), owner, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen += len(got.Nodes); got.Continue == "" {
+			break
+		}
+		page.Continue = got.Continue
+	}
+	if seen != fat {
+		t.Errorf("%d nodes", seen)
 	}
 }
 

@@ -45,6 +45,7 @@ type Config struct {
 	NATSURL        string     `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
 	DatabaseDSN    config.DSN `env:"KUBEBYON_DATABASE_DSN,required"`
 	KubeconfigPath string     `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
+	AllowLoopback  bool       `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
 }
 
 // LoadConfig reads the settings; its error is one line that names the variable.
@@ -137,7 +138,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 	service := &token.Service{
 		Clusters: clusters{get: rpc.Client(conn, clusterv1.Get)},
-		Tenants:  kube.New(host),
+		Tenants:  kube.New(host, cfg.AllowLoopback),
 		Store:    postgres.New(pool),
 		Render:   render,
 		Now:      time.Now,

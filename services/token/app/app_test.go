@@ -57,6 +57,7 @@ type bench struct {
 	rest *rest.Config
 	dsn  string
 	log  *buffer
+	away bool // loopback is not allowed, as in production
 
 	mu       sync.Mutex
 	clusters map[string]clusterv1.Cluster
@@ -110,7 +111,7 @@ func connect(t *testing.T) *nats.Conn {
 func (b *bench) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cfg := app.Config{DatabaseDSN: config.DSN{Secret: telemetry.Secret(b.dsn)}}
+	cfg := app.Config{DatabaseDSN: config.DSN{Secret: telemetry.Secret(b.dsn)}, AllowLoopback: !b.away}
 	done := make(chan error, 1)
 	go func() {
 		log := telemetry.NewLogger(io.MultiWriter(b.log, t.Output()), "json", "debug")
@@ -153,6 +154,22 @@ func (b *bench) serveClusters(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = server.Shutdown(context.Background()) })
+}
+
+// A name that a tenant gave may lead to our own machine, now or later: it is found out at the connection.
+func TestATenantsHostDoesNotLeadToUs(t *testing.T) {
+	b := &bench{rest: kubetest.Shared(t), dsn: pgtest.New(t), log: &buffer{}, clusters: map[string]clusterv1.Cluster{}, away: true}
+	b.kube, b.conn = must(kubernetes.NewForConfig(b.rest)), connect(t)
+	b.serveClusters(t)
+	b.run(t)
+	for _, host := range []string{"localhost", "127.0.0.1"} {
+		c := b.cluster(t, func(c *clusterv1.Cluster, _ *corev1.Secret) { c.ControlPlaneHost = host })
+		_, err := b.create(t.Context(), owner, tokenv1.CreateRequest{ClusterID: c.ID, JoinBaseURL: baseURL})
+		wantFault(t, err, fault.Precondition, "host_refused")
+		if tokens, err := b.list(t.Context(), owner, c.ID); err != nil || len(tokens) != 0 {
+			t.Errorf("half created: %v, %v", tokens, err)
+		}
+	}
 }
 
 // cluster adds a tenant of its own namespace on the host, as its control plane's chart would leave it. edit may change the

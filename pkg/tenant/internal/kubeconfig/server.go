@@ -8,17 +8,17 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/kubebyon/kubebyon/pkg/reach"
 )
 
 var dnsName = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
-// ValidHost accepts IP addresses and DNS names that could be a machine's. Addresses of this link alone are none: the cloud's
-// metadata service is one of them. Loopback is left in, for a host on one machine; the pinned CA keeps anything but the
-// tenant's API from learning a credential there.
+// ValidHost accepts IP addresses and DNS names that could be a machine's. Loopback is left to whoever connects, who may
+// allow it.
 func ValidHost(h string) bool {
 	if a, err := netip.ParseAddr(h); err == nil {
-		a = a.Unmap()
-		return a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && a != netip.AddrFrom4([4]byte{255, 255, 255, 255})
+		return a.Zone() == "" && (a.Unmap().IsLoopback() || !reach.Forbidden(a))
 	}
 	h = strings.ToLower(h)
 	if len(h) > 253 || !dnsName.MatchString(h) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/reach"
 )
 
 // Policy is what the operator allows tenants to ask for.
@@ -19,15 +20,7 @@ type Policy struct {
 }
 
 // metadataHosts answer with a cloud's credentials to whoever asks from inside.
-var (
-	metadataHosts = map[string]bool{"metadata": true, "metadata.google.internal": true, "instance-data": true, "instance-data.ec2.internal": true}
-	metadataAddrs = map[netip.Addr]bool{
-		netip.MustParseAddr("100.100.100.200"): true, netip.MustParseAddr("192.0.0.192"): true,
-		netip.MustParseAddr("fd00:ec2::254"): true, netip.MustParseAddr("168.63.129.16"): true,
-	}
-	thisNetwork = netip.MustParsePrefix("0.0.0.0/8")
-	classE      = netip.MustParsePrefix("240.0.0.0/4")
-)
+var metadataHosts = map[string]bool{"metadata": true, "metadata.google.internal": true, "instance-data": true, "instance-data.ec2.internal": true}
 
 const hostField = "control_plane_host"
 
@@ -73,21 +66,13 @@ func (p Policy) cleanAddr(addr netip.Addr, mode clusterv1.AccessMode) (string, e
 		return "", fault.New(fault.Invalid, "host_invalid", "control_plane_host carries an interface's zone").In(hostField)
 	}
 	addr = addr.Unmap()
-	if addr.IsLoopback() && !p.AllowLoopback || !addr.IsLoopback() && Forbidden(addr) {
+	if addr.IsLoopback() && !p.AllowLoopback || !addr.IsLoopback() && reach.Forbidden(addr) {
 		return "", refusedHost()
 	}
 	if mode == clusterv1.LoadBalancer {
 		return "", hostMustBeDomain()
 	}
 	return addr.String(), nil
-}
-
-// Forbidden reports whether an address is never a control plane's public one: loopback, link-local, unspecified,
-// multicast, broadcast, and where clouds serve credentials.
-func Forbidden(addr netip.Addr) bool {
-	addr = addr.Unmap()
-	return !addr.IsValid() || addr.IsLoopback() || addr.IsUnspecified() || addr.IsMulticast() || addr.IsLinkLocalUnicast() ||
-		metadataAddrs[addr] || thisNetwork.Contains(addr) || classE.Contains(addr)
 }
 
 // isDNSName holds for LDH names whose last label is no number: else 127.1 or 0x7f000001 would pass here and be an

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/reach"
 )
 
 func code(err error) string {
@@ -137,6 +138,8 @@ func TestCleanHost(t *testing.T) {
 		{"169.254.169.254", clusterv1.NodePort, "", "host_refused"},
 		{"fe80::1", clusterv1.NodePort, "", "host_refused"},
 		{"224.0.0.1", clusterv1.NodePort, "", "host_refused"},
+		{"64:ff9b::169.254.169.254", clusterv1.NodePort, "", "host_refused"},
+		{"2002:7f00:1::", clusterv1.NodePort, "", "host_refused"},
 		{"255.255.255.255", clusterv1.NodePort, "", "host_refused"},
 		{"100.100.100.200", clusterv1.NodePort, "", "host_refused"},
 		{"localhost", clusterv1.NodePort, "", "host_refused"},
@@ -205,7 +208,7 @@ func FuzzHost(f *testing.F) {
 		if strings.ContainsAny(host, " /\\@?#[]%\"'$`\n\t") {
 			t.Fatalf("%q became %q", in, host)
 		}
-		if addr, err := netip.ParseAddr(host); err == nil && Forbidden(addr) {
+		if addr, err := netip.ParseAddr(host); err == nil && reach.Forbidden(addr) {
 			t.Fatalf("%q became %q", in, host)
 		}
 	})

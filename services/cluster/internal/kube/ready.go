@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/reach"
 	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
@@ -145,6 +145,7 @@ func (h *Host) joinUpstream(ctx context.Context, c cluster.Cluster, a cluster.Ap
 	if err != nil {
 		return nil, err
 	}
+	tenant.Guard(cfg, h.opts.AllowLoopback)
 	cfg.Dial = h.dial(c, nodes[0], port)
 	params := tenantsetup.Params{
 		Endpoint: public, CA: pki.Data[chart.CACertKey], KubernetesVersion: a.KubernetesVersion,
@@ -237,7 +238,7 @@ func (h *Host) vclusterJoinable(ctx context.Context, c cluster.Cluster, port int
 // tenant yet; TLS checks the public name all the same. Otherwise it goes to the public address, wherever its name leads
 // now, except to addresses that no tenant may send us to.
 func (h *Host) dial(c cluster.Cluster, node netip.Addr, port int32) func(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := &net.Dialer{Timeout: attempt, KeepAlive: 15 * time.Second, Control: h.guard}
+	dialer := &net.Dialer{Timeout: attempt, KeepAlive: 15 * time.Second, Control: reach.Control(h.opts.AllowLoopback)}
 	if c.PublicAccessMode != clusterv1.LoadBalancer {
 		return dialer.DialContext
 	}
@@ -247,23 +248,11 @@ func (h *Host) dial(c cluster.Cluster, node netip.Addr, port int32) func(ctx con
 	}
 }
 
-// guard sees the address that a name led to, after resolution and before connecting.
-func (h *Host) guard(_, addr string, _ syscall.RawConn) error {
-	at, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		return fmt.Errorf("dial: %w", err)
-	}
-	if ip := at.Addr().Unmap(); cluster.Forbidden(ip) && (!h.opts.AllowLoopback || !ip.IsLoopback()) {
-		return fault.New(fault.Precondition, "host_refused", "control_plane_host leads to an address that is refused")
-	}
-	return nil
-}
-
 // answers reports whether something listens there.
 func (h *Host) answers(ctx context.Context, host string, port int32) bool {
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	conn, err := (&net.Dialer{Control: h.guard}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
+	conn, err := (&net.Dialer{Control: reach.Control(h.opts.AllowLoopback)}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 	if err != nil {
 		return false
 	}

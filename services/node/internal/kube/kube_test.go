@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/kubebyon/kubebyon/pkg/fault"
 	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/node/internal/node"
 )
@@ -171,3 +173,32 @@ func (c *counter) wrap(next http.RoundTripper) http.RoundTripper {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A name that a tenant gave may lead to our own machine, now or later: it is found out at the connection.
+func TestATenantsHostDoesNotLeadToUs(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		pool, _, targets := tenants(t, 1, Options{Size: 1, Idle: time.Hour, Now: time.Now, AllowLoopback: allow})
+		target := targets[0]
+		secrets := pool.host.CoreV1().Secrets(target.Namespace)
+		secret, err := secrets.Get(t.Context(), "vc-demo", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret.Data["config"] = bytes.ReplaceAll(secret.Data["config"], []byte("tenant.example.com"), []byte("localhost:8443"))
+		if _, err := secrets.Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := pool.host.CoreV1().Services(target.Namespace).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "demo"},
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "https", Port: 443}}}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		target.Host = "localhost"
+		want := "host_refused"
+		if allow {
+			want = "tenant_unreachable" // nothing listens at the node port
+		}
+		if _, err := pool.Nodes(t.Context(), target, node.Page{Limit: 1}); fault.From(err).Code != want {
+			t.Errorf("allowed %v: %v", allow, err)
+		}
+	}
+}

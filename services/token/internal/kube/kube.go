@@ -31,10 +31,16 @@ const (
 
 // Tenants is token.Tenants over the host cluster's API. Joining is rare, so nothing is cached between calls: a rotated
 // credential or an upgraded tenant counts at once.
-type Tenants struct{ host kubernetes.Interface }
+type Tenants struct {
+	host          kubernetes.Interface
+	allowLoopback bool
+}
 
-// New reaches tenants through host, whose credential needs get on secrets and services alone.
-func New(host kubernetes.Interface) *Tenants { return &Tenants{host: host} }
+// New reaches tenants through host, whose credential needs get on secrets and services alone. allowLoopback lets their APIs
+// be at a loopback address; it is for tests on one machine.
+func New(host kubernetes.Interface, allowLoopback bool) *Tenants {
+	return &Tenants{host: host, allowLoopback: allowLoopback}
+}
 
 // Issue creates the Secret that kube-apiserver's bootstrap authenticator, the bootstrap signer, the token cleaner and a
 // vCluster's join script all read.

@@ -22,7 +22,7 @@ import (
 func (t *Tenants) reach(ctx context.Context, c clusterv1.Cluster, use func(context.Context, *tenant.Connection, kubernetes.Interface) error) error {
 	inner, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := tenant.Access(inner, t.host, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost})
+	conn, err := tenant.Access(inner, t.host, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost, AllowLoopback: t.allowLoopback})
 	if err != nil {
 		return explain(ctx, c.Name, "", err)
 	}
