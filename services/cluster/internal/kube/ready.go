@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -190,8 +191,8 @@ func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32, 
 	var last error
 	for {
 		cfg, err := h.vclusterJoinable(ctx, c, port)
-		if err == nil {
-			return cfg, nil
+		if err == nil || errors.Is(err, reach.ErrForbidden) { // which waiting does not mend
+			return cfg, err
 		}
 		if last == nil || ctx.Err() == nil {
 			last = err
@@ -217,13 +218,20 @@ func (h *Host) vclusterJoinable(ctx context.Context, c cluster.Cluster, port int
 	}
 	cfg := connection.Config
 	cfg.Dial = h.dial(c, nodes[0], port)
-	client, err := kubernetes.NewForConfig(cfg)
+	transport, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer utilnet.CloseIdleConnectionsFor(transport.Transport) // ten attempts a second must not leave ten connections
+	client, err := kubernetes.NewForConfigAndClient(cfg, transport)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, attempt)
 	defer cancel()
-	if err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+	if err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); errors.Is(err, reach.ErrForbidden) {
+		return nil, fault.From(err)
+	} else if err != nil {
 		return nil, fault.New(fault.Unavailable, "tenant_api_starting", "the tenant's API is not ready").Because(err)
 	}
 	for _, needed := range []struct{ namespace, name string }{{"kube-system", "kubeadm-config"}, {"kube-public", "cluster-info"}} {

@@ -21,11 +21,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/reach"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 )
 
@@ -194,7 +196,7 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{http: httpClient, typed: typed, dynamic: untyped}, nil
 }
 
-func (c *client) close() { c.http.CloseIdleConnections() }
+func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) } // http.Client's own stops at the first wrapper
 
 // ready asks /readyz once.
 func (c *client) ready(ctx context.Context) error {
@@ -203,6 +205,9 @@ func (c *client) ready(ctx context.Context) error {
 	err := c.typed.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	if err == nil {
 		return nil
+	}
+	if errors.Is(err, reach.ErrForbidden) {
+		return fault.From(err)
 	}
 	if apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) {
 		return fault.New(fault.Unavailable, "tenant_refuses_us", "the tenant's API refuses our credential").Because(err)
@@ -213,8 +218,8 @@ func (c *client) ready(ctx context.Context) error {
 func (c *client) waitReady(ctx context.Context) error {
 	for {
 		err := c.ready(ctx)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, reach.ErrForbidden) { // which waiting does not mend
+			return err
 		}
 		if !sleep(ctx, pollEvery) {
 			return fault.New(fault.Timeout, "tenant_api_not_ready", "the tenant's API did not become ready in time").

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	access "github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
 	"github.com/kubebyon/kubebyon/services/cluster/chart/charttest"
@@ -229,6 +230,21 @@ func TestApplyEndsWithItsContext(t *testing.T) {
 		t.Error("the error tells the setup token")
 	}
 	if err := tenantsetup.WaitNodeCanJoin(ctx, cfg, 10*time.Millisecond); !fault.Is(err, fault.Unavailable) {
+		t.Error(err)
+	}
+}
+
+// No time is waited out for a host at which no control plane may be.
+func TestApplyEndsAtOnceWhereTheHostIsRefused(t *testing.T) {
+	pki := charttest.Secret(t, charttest.Render(t, nil)["Secret/"+chart.PKISecretName(charttest.Release)])
+	cfg, err := tenantsetup.SetupConfig("https://localhost:31234", pki)
+	if err != nil {
+		t.Fatal(err)
+	}
+	access.Guard(cfg, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := tenantsetup.Apply(ctx, cfg, params(pki.Data)); !fault.Is(err, fault.Precondition) || fault.From(err).Code != "host_refused" || ctx.Err() != nil {
 		t.Error(err)
 	}
 }
