@@ -538,3 +538,43 @@ func TestE2EVanishedAndBrokenClusters(t *testing.T) {
 }
 
 func hostPort(host string, port int32) string { return net.JoinHostPort(host, strconv.Itoa(int(port))) }
+
+func TestE2EAnotherReplicaTakesOver(t *testing.T) {
+	w := newWorld(t)
+	first := w.start()
+	w.start()
+	var all []clusterv1.Cluster
+	for i := range 3 {
+		all = append(all, w.create(clusterv1.CreateRequest{Name: fmt.Sprintf("e2e-over-%d", i)}))
+	}
+	// One of them changes its mind in the middle.
+	mode, host := clusterv1.LoadBalancer, "over.example.com"
+	if _, err := call(w, clusterv1.Update, clusterv1.UpdateRequest{ID: all[0].ID, PublicAccessMode: &mode, ControlPlaneHost: &host}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually(20*time.Second, "the charts", func() bool {
+		for _, c := range all {
+			if !strings.Contains(w.codes(c.ID), "chart_applied") {
+				return false
+			}
+		}
+		return true
+	})
+	first.kill()
+	killed := time.Now()
+	for i, c := range all {
+		c = w.until(c.ID, clusterv1.Ready, time.Minute)
+		t.Logf("ready %s after the kill: %s", time.Since(killed).Round(time.Millisecond), w.codes(c.ID))
+		if i == 0 && c.APIEndpoint != "https://over.example.com:443" {
+			t.Errorf("the last wish does not count: %+v", c)
+		}
+	}
+	for _, c := range all {
+		if _, err := call(w, clusterv1.Delete, clusterv1.DeleteRequest{ID: c.ID}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range all {
+		w.gone(c)
+	}
+}

@@ -129,7 +129,7 @@ func explainContainer(status corev1.ContainerStatus, v view) (explanation, bool)
 	return because("control_plane_crashing", text, "the operator should look at the container's log"), true
 }
 
-// crash is how a container ended that should run, where it is down now.
+// crash is how a container ended that should run, where it is down or not ready since.
 func crash(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	if ended := status.State.Terminated; ended != nil && ended.ExitCode != 0 {
 		return ended
@@ -139,6 +139,10 @@ func crash(status corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 			return ended
 		}
 		return &corev1.ContainerStateTerminated{}
+	}
+	// One that was started again tells by its last end why, until it is ready.
+	if ended := status.LastTerminationState.Terminated; ended != nil && ended.ExitCode != 0 && !status.Ready && status.State.Running != nil {
+		return ended
 	}
 	return nil
 }

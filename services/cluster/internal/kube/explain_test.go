@@ -27,6 +27,11 @@ func crashing(restarts int32, exit int32, reason, message string) corev1.Pod {
 	}}})
 }
 
+func again(p corev1.Pod) corev1.Pod {
+	p.Status.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	return p
+}
+
 func event(kind, name, reason, message string) corev1.Event {
 	return corev1.Event{InvolvedObject: corev1.ObjectReference{Kind: kind, Name: name}, Type: "Warning", Reason: reason, Message: message}
 }
@@ -60,6 +65,8 @@ func TestExplain(t *testing.T) {
 			"control_plane_crashing", "the container syncer ended with code 1 (2 restarts): panic: no disk", false, false},
 		{"crash, told by its message", view{pods: []corev1.Pod{crashing(2, 1, "Error", "first\nlast words\n")}, lastLine: "other"},
 			"control_plane_crashing", "the container syncer ended with code 1 (2 restarts): last words", false, false},
+		{"started again", view{pods: []corev1.Pod{again(crashing(1, 2, "Error", "no etcd"))}},
+			"control_plane_crashing", "the container syncer ended with code 2 (1 restarts): no etcd", false, false},
 		{"memory", view{pods: []corev1.Pod{crashing(1, 137, "OOMKilled", "")}},
 			"control_plane_crashing", "the container syncer had too little memory (1 restarts)", false, false},
 		{"licence, at first", view{pods: []corev1.Pod{crashing(1, 1, "Error", "")}, lastLine: "fatal: you are using a vCluster Pro feature, license required"},

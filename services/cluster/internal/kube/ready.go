@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -302,6 +303,7 @@ func (h *Host) Kubeconfig(ctx context.Context, c cluster.Cluster) (string, error
 // watchPods reports why the control plane does not run, until ctx ends. podsRun says whether it ran at last.
 func (h *Host) watchPods(ctx context.Context, c cluster.Cluster, missing func() *fault.Error, report func(clusterv1.Reason), stop context.CancelCauseFunc) (podsRun bool) {
 	var readySince time.Time
+	said := "" // by a container that crashed; its log is not always there
 	began := time.Now()
 	for {
 		if pause(ctx, podsEvery) != nil {
@@ -311,6 +313,10 @@ func (h *Host) watchPods(ctx context.Context, c cluster.Cluster, missing func() 
 		if err != nil {
 			continue
 		}
+		if view.lastLine == "" {
+			view.lastLine = said
+		}
+		said = view.lastLine
 		found := explain(view)
 		if found.hopeless {
 			stop(fault.New(fault.Precondition, found.Code, "%s", found.Message).Do("%s", found.Action))
@@ -386,11 +392,12 @@ func (h *Host) look(ctx context.Context, c cluster.Cluster, after time.Duration)
 // lastLine of the log of a container that ended; empty where there is none.
 func (h *Host) lastLine(ctx context.Context, pod corev1.Pod, container string) string {
 	lines, limit := int64(5), int64(8<<10)
-	for _, previous := range []bool{true, false} {
+	for _, previous := range []bool{false, true} {
 		text, err := h.client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 			Container: container, Previous: previous, TailLines: &lines, LimitBytes: &limit,
 		}).DoRaw(ctx)
-		if line := lastLine(string(text)); err == nil && line != "" {
+		// A runtime that has removed the log says so in its place.
+		if line := lastLine(string(text)); err == nil && line != "" && !strings.HasPrefix(line, "unable to retrieve container logs") {
 			return line
 		}
 	}
