@@ -109,7 +109,7 @@ func (m *Mirror) Manifest(ctx context.Context) ([]File, error) {
 // changed since it was hashed is unavailable until the next scan.
 func (m *Mirror) Open(ctx context.Context, name string) (*os.File, File, error) {
 	absent := fault.New(fault.NotFound, "mirror_file_not_found", "there is no such file for workers here")
-	if !nameForm.MatchString(name) {
+	if !plain(name) {
 		return nil, File{}, absent
 	}
 	files, err := m.Manifest(ctx)
@@ -134,7 +134,10 @@ func (m *Mirror) Open(ctx context.Context, name string) (*os.File, File, error) 
 // Modified is the file's time on disk.
 func (f File) Modified() time.Time { return f.modified }
 
-var nameForm = regexp.MustCompile(`^(images/)?[A-Za-z0-9][A-Za-z0-9._+-]{0,199}$`)
+// plain holds for what the join script takes for a name: one that it refused would keep every machine from joining.
+func plain(name string) bool { return nameForm.MatchString(name) && !strings.Contains(name, "..") }
+
+var nameForm = regexp.MustCompile(`^(images/)?[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 func (m *Mirror) scan(ctx context.Context) {
 	before := map[string]File{}
@@ -176,7 +179,7 @@ func (m *Mirror) read(ctx context.Context, before map[string]File) ([]File, int,
 		}
 		for _, entry := range entries {
 			name := strings.TrimPrefix(folder+"/"+entry.Name(), "./")
-			if !entry.Type().IsRegular() || !nameForm.MatchString(name) {
+			if !entry.Type().IsRegular() || !plain(name) {
 				continue
 			}
 			info, err := entry.Info()

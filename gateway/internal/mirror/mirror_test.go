@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,8 @@ func TestManifestNamesRegularFilesOnly(t *testing.T) {
 	put(t, outside, "secret", "outside")
 	put(t, dir, "kubelet-v1.37.2-linux-amd64", "kubelet")
 	put(t, dir, "images/pause-linux-amd64.tar", "pause")
-	for _, name := range []string{".hidden", "with space", "new\nline", "quote'", "deep/er/file", "other/file", "images/.part", "-rf"} {
+	for _, name := range []string{".hidden", "with space", "new\nline", "quote'", "deep/er/file", "other/file", "images/.part", "-rf", "a+b", "a..b",
+		strings.Repeat("x", 129)} {
 		put(t, dir, name, "no")
 	}
 	if err := os.Symlink(filepath.Join(outside, "secret"), filepath.Join(dir, "link")); err != nil {
