@@ -88,7 +88,7 @@ func (p *Pool) Nodes(ctx context.Context, t node.Target, page node.Page) (nodev1
 	defer cancel()
 	c, err := p.client(inner, t, nil)
 	if err != nil {
-		return nodev1.ListResponse{}, explain(ctx, t.ClusterName, "", err)
+		return nodev1.ListResponse{}, tenant.Explain(ctx, t.ClusterName, "", err)
 	}
 	nodes, err := p.page(inner, c, page)
 	if err != nil && suspicious(err) {
@@ -100,7 +100,7 @@ func (p *Pool) Nodes(ctx context.Context, t node.Target, page node.Page) (nodev1
 		}
 	}
 	if err != nil {
-		return nodev1.ListResponse{}, explain(ctx, t.ClusterName, c.endpoint, err)
+		return nodev1.ListResponse{}, tenant.Explain(ctx, t.ClusterName, c.endpoint, err)
 	}
 	return nodes, nil
 }
