@@ -273,6 +273,11 @@ func TestServersAwayAtTheStartAndMidway(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	bus.Stop()
+	time.Sleep(time.Second)
+	bus.Restart(t)
+	eventually(t, 15*time.Second, "NATS again", func() bool { return answers(conn) })
+
 	database.Stop(t)
 	create.Name = "b"
 	began := time.Now()
