@@ -31,21 +31,21 @@ func TestExplain(t *testing.T) {
 		err        error
 		code, says string
 	}{
-		"a fault":             {at, fmt.Errorf("wrapped: %w", known), "token_id_taken", "it is taken"},
-		"the host refuses":    {"", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "host_cluster_unavailable", "the connection was refused"},
-		"the host errs":       {"", apierrors.NewInternalError(errors.New("canary")), "host_cluster_unavailable", "an error (500)"},
-		"unauthorized":        {at, apierrors.NewUnauthorized("canary"), "tenant_access_refused", "refuses the credential"},
-		"forbidden":           {at, apierrors.NewForbidden(nodes, "", errors.New("canary")), "tenant_access_refused", "refuses the credential"},
-		"it errs":             {at, apierrors.NewInternalError(errors.New("canary")), "tenant_unhealthy", "an error (500)"},
-		"too much":            {at, fmt.Errorf("read: %w", tenant.ErrTooLarge), "tenant_unhealthy", "more than is taken"},
-		"refused":             {at, dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "tenant_unreachable", at + " cannot be reached: the connection was refused"},
-		"no route":            {at, dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "tenant_unreachable", "no route"},
-		"no such name":        {at, dial(&net.DNSError{Name: "canary"}), "tenant_unreachable", "does not resolve"},
-		"silence":             {at, dial(context.DeadlineExceeded), "tenant_unreachable", "does not answer"},
-		"another CA":          {at, dial(x509.UnknownAuthorityError{}), "tenant_unreachable", "not signed by the cluster's CA"},
-		"another name":        {at, dial(x509.HostnameError{Certificate: &x509.Certificate{}, Host: "canary"}), "tenant_unreachable", "for another name"},
-		"an expired one":      {at, dial(x509.CertificateInvalidError{Reason: x509.Expired}), "tenant_unreachable", "not valid"},
-		"something unforseen": {at, errors.New("canary"), "tenant_unreachable", "the connection failed"},
+		"a fault":              {at, fmt.Errorf("wrapped: %w", known), "token_id_taken", "it is taken"},
+		"the host refuses":     {"", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "host_cluster_unavailable", "the connection was refused"},
+		"the host errs":        {"", apierrors.NewInternalError(errors.New("canary")), "host_cluster_unavailable", "an error (500)"},
+		"unauthorized":         {at, apierrors.NewUnauthorized("canary"), "tenant_access_refused", "refuses the credential"},
+		"forbidden":            {at, apierrors.NewForbidden(nodes, "", errors.New("canary")), "tenant_access_refused", "refuses the credential"},
+		"it errs":              {at, apierrors.NewInternalError(errors.New("canary")), "tenant_unhealthy", "an error (500)"},
+		"too much":             {at, fmt.Errorf("read: %w", tenant.ErrTooLarge), "tenant_unhealthy", "more than is taken"},
+		"refused":              {at, dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "tenant_unreachable", at + " cannot be reached: the connection was refused"},
+		"no route":             {at, dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "tenant_unreachable", "no route"},
+		"no such name":         {at, dial(&net.DNSError{Name: "canary"}), "tenant_unreachable", "does not resolve"},
+		"silence":              {at, dial(context.DeadlineExceeded), "tenant_unreachable", "does not answer"},
+		"another CA":           {at, dial(x509.UnknownAuthorityError{}), "tenant_unreachable", "not signed by the cluster's CA"},
+		"another name":         {at, dial(x509.HostnameError{Certificate: &x509.Certificate{}, Host: "canary"}), "tenant_unreachable", "for another name"},
+		"an expired one":       {at, dial(x509.CertificateInvalidError{Reason: x509.Expired}), "tenant_unreachable", "not valid"},
+		"something unforeseen": {at, errors.New("canary"), "tenant_unreachable", "the connection failed"},
 	} {
 		err := tenant.Explain(t.Context(), "demo", c.endpoint, c.err)
 		f := fault.From(err)
