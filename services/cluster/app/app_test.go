@@ -152,6 +152,7 @@ func TestBadInput(t *testing.T) {
 		{"a name that is reserved", clusterv1.CreateRequest{Name: "Kube System"}, fault.Invalid, "namespace_reserved", "name"},
 		{"URL", clusterv1.CreateRequest{Name: "a", ControlPlaneHost: "https://a.example.com"}, fault.Invalid, "host_is_url", "control_plane_host"},
 		{"port", clusterv1.CreateRequest{Name: "a", ControlPlaneHost: "a.example.com:443"}, fault.Invalid, "host_has_port", "control_plane_host"},
+		{"IPv6 of an upstream tenant", clusterv1.CreateRequest{Name: "a", ControlPlane: clusterv1.Upstream, ControlPlaneHost: "2001:db8::1"}, fault.Invalid, "host_not_ipv4", "control_plane_host"},
 		{"loopback", clusterv1.CreateRequest{Name: "a", ControlPlaneHost: "127.0.0.1"}, fault.Invalid, "host_refused", "control_plane_host"},
 		{"metadata", clusterv1.CreateRequest{Name: "a", ControlPlaneHost: "169.254.169.254"}, fault.Invalid, "host_refused", "control_plane_host"},
 		{"IP behind the balancer", clusterv1.CreateRequest{Name: "a", ControlPlaneHost: "198.18.0.2", PublicAccessMode: "loadbalancer"}, fault.Invalid, "host_must_be_domain", "control_plane_host"},
@@ -235,6 +236,10 @@ func TestBadInput(t *testing.T) {
 	}
 	host := "http://x"
 	if _, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID, ControlPlaneHost: &host}); fault.From(err).Code != "host_is_url" {
+		t.Error(err)
+	}
+	host = "2001:db8::1"
+	if _, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID, ControlPlaneHost: &host}); fault.From(err).Code != "host_not_ipv4" {
 		t.Error(err)
 	}
 	if c, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID}); err != nil || c.Status != clusterv1.Provisioning {

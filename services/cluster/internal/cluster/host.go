@@ -75,6 +75,16 @@ func (p Policy) cleanAddr(addr netip.Addr, mode clusterv1.AccessMode) (string, e
 	return addr.String(), nil
 }
 
+// fitsHost says whether the control plane can be reached at a host that cleanHost let through: an upstream tenant's network
+// is IPv4, and its Pods are led to this address.
+func (c Cluster) fitsHost(host string) error {
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Is6() && c.ControlPlane == clusterv1.Upstream {
+		return fault.New(fault.Invalid, "host_not_ipv4", "an upstream control plane cannot be reached at an IPv6 address").
+			In(hostField).Do("give an IPv4 address or a DNS name")
+	}
+	return nil
+}
+
 // isDNSName holds for LDH names whose last label is no number: else 127.1 or 0x7f000001 would pass here and be an
 // address to the resolver.
 func isDNSName(host string) bool {

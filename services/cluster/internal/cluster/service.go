@@ -102,6 +102,9 @@ func (s *Service) draft(ctx context.Context, p contract.Principal, req clusterv1
 		defer cancel()
 		c.ControlPlaneHost, err = s.host.DefaultAddress(check)
 	}
+	if err == nil {
+		err = c.fitsHost(c.ControlPlaneHost)
+	}
 	if err != nil {
 		return c, err
 	}
@@ -206,6 +209,9 @@ func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, cluste
 		host = *req.ControlPlaneHost
 	}
 	host, err := s.policy.cleanHost(host, mode)
+	if err == nil {
+		err = c.fitsHost(host)
+	}
 	if err != nil && (req.ControlPlaneHost != nil || req.PublicAccessMode != nil) {
 		return ch, clusterv1.Event{}, err
 	}
