@@ -343,6 +343,9 @@ func TestE2EKilledAtAnyMoment(t *testing.T) {
 		began := time.Now()
 		r = w.start()
 		c = w.until(c.ID, clusterv1.Ready, time.Minute)
+		if left != "" && !strings.Contains(w.codes(c.ID), "resumed") {
+			t.Errorf("taken up without a word:\n%s", w.timeline(c.ID))
+		}
 		t.Logf("killed after %s, release %q, ready %s after the restart: %s", after, left, time.Since(began).Round(time.Millisecond), w.codes(c.ID))
 		if got := w.release(c); got != "deployed" {
 			t.Errorf("the release is %q", got)
@@ -353,8 +356,9 @@ func TestE2EKilledAtAnyMoment(t *testing.T) {
 		}
 		time.Sleep(after)
 		r.kill()
-		w.start()
+		r = w.start()
 		w.gone(c)
+		r.kill() // the next one is alone as well
 	}
 }
 
