@@ -15,11 +15,13 @@ help: ## this list
 
 .PHONY: demo
 demo: prerequisites ## set everything up on this machine, run the acceptance run, stay up until Ctrl-C
-	go run ./deploy/acceptance --stay
+	go build -o $(BIN)/acceptance ./deploy/acceptance
+	@exec $(BIN)/acceptance --stay
 
 .PHONY: acceptance
 acceptance: prerequisites ## the acceptance run alone; ends with one line of JSON, seconds per step
-	go run ./deploy/acceptance
+	go build -o $(BIN)/acceptance ./deploy/acceptance
+	@exec $(BIN)/acceptance
 
 .PHONY: test
 test: prerequisites test-unit test-integration test-e2e acceptance ## every test: unit, integration, end to end, acceptance

@@ -68,13 +68,17 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 
 func printWelcome(out io.Writer, s *stack) {
 	fmt.Fprintf(out, `
-KubeBYON is up.
+KubeBYON is up. Log in, then look around or add another machine:
 
-  API        %[1]s
-  log in     curl -c cookie -H 'Content-Type: application/json' -d '{"email":"%[2]s","password":"%[3]s"}' %[1]s/api/auth/login
-  clusters   curl -b cookie %[1]s/api/console/clusters
-  log        %[4]s
+  curl -sc cookie -H 'Content-Type: application/json' -d '{"email":"%[2]s","password":"%[3]s"}' %[1]s/api/auth/login
+  curl -sb cookie %[1]s/api/console/clusters
+  curl -sb cookie "%[1]s/api/console/nodes?cluster_id=%[4]s"
+  curl -sb cookie %[1]s/api/console/clusters/%[4]s/kubeconfig > demo.kubeconfig
+  curl -sb cookie -H 'Content-Type: application/json' -d '{"ttl_seconds":3600}' %[1]s/api/console/clusters/%[4]s/join-token
+
+  %[5]s --kubeconfig demo.kubeconfig get nodes -o wide
+  log: %[6]s
 
 Ctrl-C stops everything and leaves nothing behind.
-`, s.baseURL, adminEmail, s.adminPassword, s.api.logPath)
+`, s.baseURL, adminEmail, s.adminPassword, s.clusterID, s.kubectl(), s.api.logPath)
 }

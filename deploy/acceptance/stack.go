@@ -28,6 +28,7 @@ type stack struct {
 	out           io.Writer
 	baseURL       string // the API as workers reach it
 	adminPassword string
+	clusterID     string // the run's first cluster, once it is made
 	database      *pgtest.Server
 	api           *api
 	workers       []*machine.Machine
@@ -66,8 +67,11 @@ func newStack(lookup func(string) (string, bool), out io.Writer) (*stack, error)
 func (s *stack) bin(name string) string    { return filepath.Join(s.root, ".bin", name) }
 func (s *stack) mirror() string            { return filepath.Join(s.layout.State, "mirror") }
 func (s *stack) say(text string, a ...any) { fmt.Fprintf(s.out, text+"\n", a...) }
-func (s *stack) kubeconfig() string        { return s.layout.Kubeconfig() }
-func (s *stack) file(name string) string   { return filepath.Join(s.layout.State, name) }
+func (s *stack) kubectl() string {
+	return filepath.Join(s.layout.Cache, "kubernetes", layout.Kubernetes, "kubectl")
+}
+func (s *stack) kubeconfig() string      { return s.layout.Kubeconfig() }
+func (s *stack) file(name string) string { return filepath.Join(s.layout.State, name) }
 func (s *stack) controlPlaneHost() string {
 	if s.external {
 		return "" // the product's default: an address of the host cluster's first node

@@ -48,6 +48,7 @@ func acceptance(ctx context.Context, s *stack, r *report) error {
 		{"create", "a cluster is asked for", 5 * time.Second, func(ctx context.Context) error {
 			var err error
 			cluster, err = c.createCluster(ctx, clusterv1.CreateRequest{Name: "demo", ControlPlaneHost: s.controlPlaneHost()})
+			s.clusterID = cluster.ID
 			if err == nil && cluster.Status != clusterv1.Provisioning {
 				err = fmt.Errorf("the new cluster is %s, want %s", cluster.Status, clusterv1.Provisioning)
 			}

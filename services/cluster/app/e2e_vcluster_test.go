@@ -113,7 +113,7 @@ func TestE2EVCluster(t *testing.T) {
 	}
 	w.syncer(t, c)
 	c = w.until(c.ID, clusterv1.Ready, 30*time.Second)
-	if !strings.HasPrefix(c.APIEndpoint, "https://198.18.0.2:") {
+	if !strings.HasPrefix(c.APIEndpoint, "https://"+c.ControlPlaneHost+":") {
 		t.Errorf("%+v", c)
 	}
 	secret, err := w.kube.CoreV1().Secrets(c.Namespace).Get(t.Context(), "vcluster-platform-api-key", metav1.GetOptions{})
