@@ -2,13 +2,18 @@ package postgres
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"io/fs"
+	"net"
 	"regexp"
+	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -20,8 +25,34 @@ var migrationName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,40}$`)
 // Migrate applies the goose migrations at the root of migrations that the database has not seen. What it has seen stands
 // in the table goose_<name>, so that services share a database without seeing each other. Replicas that start at once take
 // turns under an advisory lock and wait up to ten minutes for it. Migrations that fail leave the ones before them applied
-// and their own undone (each runs in a transaction unless it says otherwise).
+// and their own undone (each runs in a transaction unless it says otherwise). A server that goes away meanwhile is waited
+// for until ctx ends.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, name string, migrations fs.FS) error {
+	for wait := 100 * time.Millisecond; ; wait = min(wait*2, 3*time.Second) {
+		err := migrate(ctx, pool, name, migrations)
+		if err == nil || !away(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// away says whether err means that the server is not there, is starting or is stopping.
+func away(err error) bool {
+	var answered *pgconn.PgError
+	if errors.As(err, &answered) {
+		return strings.HasPrefix(answered.Code, "08") || strings.HasPrefix(answered.Code, "57P") || answered.Code == "53300"
+	}
+	var network net.Error
+	return errors.As(err, &network) || pgconn.SafeToRetry(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, driver.ErrBadConn) || strings.Contains(err.Error(), "conn closed")
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool, name string, migrations fs.FS) error {
 	if !migrationName.MatchString(name) {
 		return fmt.Errorf("postgres: %q names no set of migrations", name)
 	}

@@ -70,6 +70,47 @@ func TestMigrateFourAtOnce(t *testing.T) {
 	}
 }
 
+// PostgreSQL restarts in the middle: what was applied stays, the rest follows, and nobody has to restart anything.
+func TestMigrateOutlivesARestartOfTheServer(t *testing.T) {
+	s := pgtest.Private(t)
+	pool, err := postgres.Open(t.Context(), s.DSN(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	const steps = 40 // two seconds
+	done := make(chan error, 1)
+	go func() { done <- postgres.Migrate(t.Context(), pool, "long", migrations(steps)) }()
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := pool.Exec(t.Context(), "SELECT * FROM t5"); err == nil {
+			break
+		} else if time.Since(began) > 20*time.Second {
+			t.Fatal("the migrations do not begin")
+		}
+	}
+	s.Stop(t)
+	select {
+	case err := <-done:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	s.Start(t)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	var versions int
+	if err := pool.QueryRow(t.Context(), "SELECT count(DISTINCT version_id) FROM goose_long WHERE version_id > 0").Scan(&versions); err != nil || versions != steps {
+		t.Errorf("%d versions, %v", versions, err)
+	}
+	s.Stop(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := postgres.Migrate(ctx, pool, "long", migrations(steps)); err == nil {
+		t.Error("it succeeds without a server")
+	}
+	s.Start(t)
+}
+
 func TestFailedMigrationIsUndoneAndNamed(t *testing.T) {
 	pool, err := postgres.Open(t.Context(), pgtest.New(t), quiet)
 	if err != nil {
