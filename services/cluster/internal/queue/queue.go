@@ -23,6 +23,8 @@ const (
 	queueName = "clusters"
 	// reapEvery is how soon after a crash work is taken up again.
 	reapEvery = 2 * time.Second
+	// reapLimit bounds one search: a connection that has gone silent must not be the last.
+	reapLimit = 10 * time.Second
 	// busyAgain is when a job whose cluster is being worked on looks again. Under River's five seconds it is exact.
 	busyAgain = time.Second
 	// lockTries and lockPause are what a job waits for a lock before it gives its place to another one.
@@ -126,12 +128,7 @@ func (q *Queue) reap(ctx context.Context) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
 	for {
-		ids, err := q.orders.Abandoned(ctx, JobKind)
-		for _, id := range ids {
-			q.log.InfoContext(ctx, "abandoned work is taken up", slog.String("cluster", id))
-			err = errors.Join(err, q.orders.Enqueue(ctx, id))
-		}
-		if err != nil && ctx.Err() == nil {
+		if err := q.takeUp(ctx); err != nil && ctx.Err() == nil {
 			q.log.WarnContext(ctx, "the search for abandoned work failed", slog.Any("error", err))
 		}
 		select {
@@ -140,6 +137,17 @@ func (q *Queue) reap(ctx context.Context) {
 		case <-tick.C:
 		}
 	}
+}
+
+func (q *Queue) takeUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, reapLimit)
+	defer cancel()
+	ids, err := q.orders.Abandoned(ctx, JobKind)
+	for _, id := range ids {
+		q.log.InfoContext(ctx, "abandoned work is taken up", slog.String("cluster", id))
+		err = errors.Join(err, q.orders.Enqueue(ctx, id))
+	}
+	return err
 }
 
 type worker struct {
