@@ -118,6 +118,7 @@ func (p *Pool) page(ctx context.Context, c *client, page node.Page) (nodev1.List
 		body, err := c.core.Get().Resource("nodes").VersionedParams(&options, scheme.ParameterCodec).Do(ctx).Raw()
 		switch {
 		case errors.Is(err, tenant.ErrTooLarge) && limit > 1:
+			limit /= 4 // and half of that: what came so far was for nothing
 			continue
 		case apierrors.IsResourceExpired(err):
 			return nodev1.ListResponse{}, node.ContinueExpired(err)
