@@ -224,9 +224,10 @@ key = \"$client_cert\"" ;;
 		[ -n "$mirror_sha" ]
 	}
 
-	# fetch URL FILE: false with curl's words in $fetch_why.
+	# fetch URL FILE: false with curl's words in $fetch_why. What begins with TLS stays there, whatever redirects it.
 	fetch() {
-		if curl -q -fsSL --connect-timeout 10 --retry 2 --speed-limit 1024 --speed-time 30 -o "$2" "$1" 2>"$work/err"; then return 0; fi
+		case $1 in https:*) fetch_by='=https' ;; *) fetch_by='=http,https' ;; esac
+		if curl -q -fsSL --proto "$fetch_by" --connect-timeout 10 --retry 2 --speed-limit 1024 --speed-time 30 -o "$2" "$1" 2>"$work/err"; then return 0; fi
 		fetch_why=$(tail -n 1 "$work/err")
 		return 1
 	}

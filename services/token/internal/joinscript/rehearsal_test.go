@@ -727,6 +727,18 @@ func TestRehearsalSources(t *testing.T) {
 				t.Errorf("no %q:\n%s", want, got.Runs[0].Stdout)
 			}
 		}
+		// The checksum comes from the same place: a redirect out of TLS would undo both.
+		fetched := 0
+		for call := range strings.Lines(got.Calls) {
+			if strings.Contains(call, " https://dl.k8s.io/") || strings.Contains(call, " https://github.com/") {
+				if fetched++; !strings.Contains(call, " --proto =https ") {
+					t.Errorf("may be led out of TLS: %s", call)
+				}
+			}
+		}
+		if fetched < 4 {
+			t.Errorf("%d downloads were seen:\n%s", fetched, got.Calls)
+		}
 	})
 	t.Run("everything present", func(t *testing.T) {
 		t.Parallel()
