@@ -7,7 +7,7 @@ MODULES  := pkg gateway services deploy
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 BIN      := .bin
 LINT     := $(BIN)/golangci-lint-v2.15.0
-GOBUILD  := CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags '-s -w'
+GOBUILD  := CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -ldflags "-s -w -X github.com/kubebyon/kubebyon/pkg/process.version=$(VERSION)"
 
 .PHONY: help
 help: ## this list

@@ -2,27 +2,19 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	gateway "github.com/kubebyon/kubebyon/gateway/app"
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
-	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	"github.com/kubebyon/kubebyon/pkg/process"
 	cluster "github.com/kubebyon/kubebyon/services/cluster/app"
 	edge "github.com/kubebyon/kubebyon/services/edge/app"
 	node "github.com/kubebyon/kubebyon/services/node/app"
 	token "github.com/kubebyon/kubebyon/services/token/app"
 )
-
-const program = "kubebyon-api"
-
-// version is set by the linker.
-var version = "devel"
 
 // settings is every part's configuration, read from one environment.
 type settings struct {
@@ -52,37 +44,12 @@ func loadSettings(lookup func(string) (string, bool)) (settings, error) {
 	return s, err
 }
 
-// Main is the whole command; it returns the exit status: 0 after an orderly end, 1 after a failure, 2 for a wrong call or a
-// wrong variable, which it names in one line.
+// LogSettings implements process.Config.
+func (s settings) LogSettings() (format, level string) { return s.gateway.LogSettings() }
+
+// Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		fmt.Fprintf(stderr, "%s: %v\n", program, err)
-		return status
-	}
-	if len(args) > 0 {
-		return fail(2, errors.New("it takes no arguments; it is configured by KUBEBYON_ variables"))
-	}
-	s, err := loadSettings(lookup)
-	if err != nil {
-		return fail(2, err)
-	}
-	ctx, stop := lifecycle.WithSignals(ctx)
-	defer stop()
-	log := telemetry.NewLogger(stderr, s.gateway.LogFormat, s.gateway.LogLevel)
-	flush, err := telemetry.Setup(ctx, program, version, log)
-	if err != nil {
-		return fail(2, err)
-	}
-	err = run(ctx, s, log)
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := flush(bounded); err != nil {
-		log.Warn("telemetry not flushed", slog.Any("error", err))
-	}
-	if err != nil {
-		return fail(1, err)
-	}
-	return 0
+	return process.Main(ctx, process.Process[settings]{Name: "kubebyon-api", Load: loadSettings, Run: run}, args, lookup, stderr)
 }
 
 // run serves until ctx ends. The gateway stops first, so that no request finds a service gone; the services finish what

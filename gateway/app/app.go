@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"runtime"
-	"runtime/debug"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -26,8 +25,8 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/fault"
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	"github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
 
 // drainTime is how long requests under way may take once the process is told to stop.
@@ -41,36 +40,12 @@ type Deps struct {
 	Listener net.Listener  // closed by Run
 }
 
-// Main is the whole command; it returns the exit status.
+// Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
-	fail := func(err error) int {
-		fmt.Fprintf(stderr, "kubebyon-gateway: %v\n", err)
-		return 1
-	}
-	if len(args) > 0 {
-		return fail(errors.New("it takes no arguments; it is configured by KUBEBYON_ variables"))
-	}
-	cfg, err := LoadConfig(lookup)
-	if err != nil {
-		return fail(err)
-	}
-	ctx, stop := lifecycle.WithSignals(ctx)
-	defer stop()
-	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
-	flush, err := telemetry.Setup(ctx, "kubebyon-gateway", version(), log)
-	if err != nil {
-		return fail(err)
-	}
-	err = Run(ctx, cfg, Deps{Log: log})
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	if err := flush(bounded); err != nil {
-		log.Warn("telemetry not flushed", slog.Any("error", err))
-	}
-	if err != nil {
-		return fail(err)
-	}
-	return 0
+	return process.Main(ctx, process.Process[Config]{
+		Name: "kubebyon-gateway", Load: LoadConfig,
+		Run: func(ctx context.Context, cfg Config, log *slog.Logger) error { return Run(ctx, cfg, Deps{Log: log}) },
+	}, args, lookup, stderr)
 }
 
 // Run serves until ctx ends, then lets requests finish. It answers from the start, while PostgreSQL and NATS are
@@ -238,11 +213,4 @@ func ended(ctx context.Context, err error) error {
 		return err
 	}
 	return nil
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -104,7 +104,7 @@ func TestWrongConfigIsOneLine(t *testing.T) {
 
 func TestNoArguments(t *testing.T) {
 	var stderr bytes.Buffer
-	if status := app.Main(t.Context(), []string{"--help"}, lookup(nil), &stderr); status == 0 || strings.Count(stderr.String(), "\n") != 1 {
+	if status := app.Main(t.Context(), []string{"serve"}, lookup(nil), &stderr); status == 0 || strings.Count(stderr.String(), "\n") != 1 {
 		t.Errorf("status %d, %q", status, stderr.String())
 	}
 }

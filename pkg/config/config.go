@@ -20,6 +20,9 @@ type Common struct {
 	LogLevel  string `env:"KUBEBYON_LOG_LEVEL" envDefault:"info" enum:"debug|info|warn|error"`
 }
 
+// LogSettings are what telemetry.NewLogger takes.
+func (c Common) LogSettings() (format, level string) { return c.LogFormat, c.LogLevel }
+
 // Load fills a T from lookup, following the tags of github.com/caarlos0/env: `env:"NAME,required"`, `envDefault:"…"`,
 // `envSeparator:","`. Two more tags are ours:
 //

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -14,10 +13,9 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
-	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/telemetry"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/helm"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/kube"
@@ -33,40 +31,23 @@ const (
 	chartTime = 5 * time.Minute
 )
 
-// Version is what ping answers.
-const Version = "devel"
-
 // Deps are what a process has already. Only Log is needed.
 type Deps struct {
 	Log  *slog.Logger
 	NATS *nats.Conn // nil: Run connects to cfg.NATSURL
 }
 
-// Main is the binary: configuration from lookup, logs to stderr, until a signal or ctx ends it. It gives the exit status.
-func Main(ctx context.Context, _ []string, lookup func(string) (string, bool), stderr io.Writer) int {
-	ctx, stop := lifecycle.WithSignals(ctx)
-	defer stop()
-	cfg, err := LoadConfig(lookup) //nolint:contextcheck // it reads local files
-	if err != nil {
-		fmt.Fprintln(stderr, service+": "+err.Error())
-		return 2
-	}
-	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
-	shutdown, err := telemetry.Setup(ctx, service, Version, log)
-	if err != nil {
-		log.ErrorContext(ctx, "telemetry cannot be set up", slog.Any("error", err))
-		return 1
-	}
-	defer func() {
-		flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = shutdown(flush)
-	}()
-	if err := Run(ctx, cfg, Deps{Log: log}); err != nil && ctx.Err() == nil {
-		log.ErrorContext(ctx, "the cluster service ended", slog.Any("error", err))
-		return 1
-	}
-	return 0
+// Main is the process; it gives the exit status.
+func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	return process.Main(ctx, process.Process[Config]{
+		Name: service, Load: LoadConfig,
+		Run: func(ctx context.Context, cfg Config, log *slog.Logger) error {
+			if err := Run(ctx, cfg, Deps{Log: log}); ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
+	}, args, lookup, stderr)
 }
 
 // Run serves until ctx ends, then answers what it has taken, lets chart operations end and returns. While PostgreSQL or
@@ -126,7 +107,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if err := jobs.Start(ctx); err != nil {
 		return err
 	}
-	server := rpc.NewServer(conn, rpc.Options{Service: clusterv1.Queue, Version: Version, Log: log})
+	server := rpc.NewServer(conn, rpc.Options{Service: clusterv1.Queue, Version: process.Version(), Log: log})
 	serve(server, svc)
 	if err := server.Start(); err != nil { //nolint:contextcheck // each request brings its own
 		return errors.Join(err, stop(ctx, jobs.Stop))

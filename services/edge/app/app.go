@@ -4,9 +4,6 @@ package app
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -15,13 +12,9 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/contract/edgev1"
-	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
-
-// Version is set by the linker.
-var Version = "dev"
 
 const (
 	name = "edge"
@@ -49,44 +42,12 @@ type Deps struct {
 	NATS *nats.Conn
 }
 
-// Main is the process: 0 after an orderly end, 1 after a failure, 2 for wrong settings.
+// Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
-	flags := flag.NewFlagSet("kubebyon-"+name, flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	version := flags.Bool("version", false, "print the version and end")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
-	}
-	if *version {
-		_, _ = fmt.Fprintln(stderr, Version)
-		return 0
-	}
-	cfg, err := LoadConfig(lookup)
-	if err != nil {
-		_, _ = fmt.Fprintln(stderr, err)
-		return 2
-	}
-	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
-	ctx, stop := lifecycle.WithSignals(ctx)
-	defer stop()
-	shutdown, err := telemetry.Setup(ctx, "kubebyon-"+name, Version, log)
-	if err != nil {
-		_, _ = fmt.Fprintln(stderr, err)
-		return 2
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = shutdown(ctx)
-	}()
-	if err := Run(ctx, cfg, Deps{Log: log}); err != nil {
-		log.Error("the edge service ended", "error", err)
-		return 1
-	}
-	return 0
+	return process.Main(ctx, process.Process[Config]{
+		Name: "kubebyon-" + name, Load: LoadConfig,
+		Run: func(ctx context.Context, cfg Config, log *slog.Logger) error { return Run(ctx, cfg, Deps{Log: log}) },
+	}, args, lookup, stderr)
 }
 
 // Run serves until ctx ends, then finishes the calls under way. While NATS is away it waits for it.
@@ -103,11 +64,11 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		defer c.Close()
 		conn = c
 	}
-	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: Version, Log: log})
+	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: process.Version(), Log: log})
 	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
 	}
-	log.InfoContext(ctx, "edge service started", "provider", cfg.Provider, "bind_addr", cfg.BindAddr, "node_address_type", cfg.AddressType, "version", Version)
+	log.InfoContext(ctx, "edge service started", "provider", cfg.Provider, "bind_addr", cfg.BindAddr, "node_address_type", cfg.AddressType, "version", process.Version())
 
 	<-ctx.Done()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)

@@ -4,8 +4,6 @@ package app
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,16 +18,13 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
+	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/telemetry"
 	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/node/internal/kube"
 	"github.com/kubebyon/kubebyon/services/node/internal/node"
 	"github.com/kubebyon/kubebyon/services/node/internal/postgres"
 )
-
-// Version is set by the linker.
-var Version = "dev"
 
 const (
 	name = "node"
@@ -73,44 +68,12 @@ type Deps struct {
 	Host kubernetes.Interface
 }
 
-// Main is the process: 0 after an orderly end, 1 after a failure, 2 for wrong settings.
+// Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
-	flags := flag.NewFlagSet("kubebyon-"+name, flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	version := flags.Bool("version", false, "print the version and end")
-	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
-		return 2
-	}
-	if *version {
-		_, _ = fmt.Fprintln(stderr, Version)
-		return 0
-	}
-	cfg, err := LoadConfig(lookup)
-	if err != nil {
-		_, _ = fmt.Fprintln(stderr, err)
-		return 2
-	}
-	log := telemetry.NewLogger(stderr, cfg.LogFormat, cfg.LogLevel)
-	ctx, stop := lifecycle.WithSignals(ctx)
-	defer stop()
-	shutdown, err := telemetry.Setup(ctx, "kubebyon-"+name, Version, log)
-	if err != nil {
-		_, _ = fmt.Fprintln(stderr, err)
-		return 2
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = shutdown(ctx)
-	}()
-	if err := Run(ctx, cfg, Deps{Log: log}); err != nil {
-		log.Error("the node service ended", "error", err)
-		return 1
-	}
-	return 0
+	return process.Main(ctx, process.Process[Config]{
+		Name: "kubebyon-" + name, Load: LoadConfig,
+		Run: func(ctx context.Context, cfg Config, log *slog.Logger) error { return Run(ctx, cfg, Deps{Log: log}) },
+	}, args, lookup, stderr)
 }
 
 // Run serves until ctx ends, then finishes the calls under way. While PostgreSQL or NATS is away it waits for them.
@@ -156,7 +119,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if err != nil {
 		return err
 	}
-	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: nodev1.Queue, Version: Version, Log: log})
+	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: nodev1.Queue, Version: process.Version(), Log: log})
 	rpc.Serve(server, nodev1.List, func(ctx context.Context, req nodev1.ListRequest) (nodev1.ListResponse, error) {
 		who, err := rpc.RequirePrincipal(ctx)
 		if err != nil {
@@ -170,7 +133,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 			if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 				return err
 			}
-			log.InfoContext(ctx, "node service started", "node_observer", "client-go", "version", Version)
+			log.InfoContext(ctx, "node service started", "node_observer", "client-go", "version", process.Version())
 			<-ctx.Done()
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 			defer cancel()
