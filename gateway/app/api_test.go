@@ -167,7 +167,7 @@ func TestBodies(t *testing.T) {
 
 func TestNodesComeInPages(t *testing.T) {
 	w := start(t)
-	for n, pages := range map[int]int{0: 1, 1: 1, 500: 1, 501: 2, 1234: 3} {
+	for n, pages := range map[int]int{0: 1, 1: 1, 1000: 1, 1001: 2, 2345: 3} {
 		w.backend.set(func(b *backend) { b.nodes, b.pages = n, nil })
 		a := w.call("GET", "/api/console/nodes", "?cluster_id="+clusterID, "")
 		var got struct {

@@ -421,9 +421,15 @@ func (b *backend) serve(tb testing.TB, url string) {
 		b.pages = append(b.pages, r)
 		from := 0
 		_, _ = fmt.Sscan(r.Continue, &from)
+		if r.Limit != 0 {
+			return nodev1.ListResponse{}, fault.New(fault.Internal, "limit_unexpected", "the service decides what fits")
+		}
 		var found nodev1.ListResponse
-		for ; from < b.nodes && len(found.Nodes) < int(r.Limit); from++ {
-			found.Nodes = append(found.Nodes, nodev1.Node{Name: fmt.Sprintf("node-%05d", from), Status: nodev1.Ready, CreatedAt: example().CreatedAt})
+		for ; from < b.nodes && len(found.Nodes) < 1000; from++ {
+			found.Nodes = append(found.Nodes, nodev1.Node{
+				Name: fmt.Sprintf("node-%05d", from), Status: nodev1.Ready, CreatedAt: example().CreatedAt,
+				Roles: []string{}, Taints: []nodev1.Taint{}, Conditions: []nodev1.Condition{},
+			})
 		}
 		if from < b.nodes {
 			found.Continue = fmt.Sprint(from)

@@ -1,9 +1,12 @@
 package httpapi
 
 import (
+	"bytes"
+	"encoding/json"
 	"mime"
 	"net/http"
 	"regexp"
+	"slices"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
@@ -11,11 +14,9 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
 
-// Nodes come in pages, as NATS bounds a message; after maxNodes the answer says that it is cut.
-const (
-	nodePage = 500
-	maxNodes = 10000
-)
+// maxNodePages bounds a list of nodes. The service decides how many fit a page, at most 1,000: what is beyond is cut, and
+// the answer says so.
+const maxNodePages = 10
 
 var (
 	clusterIDForm = regexp.MustCompile(`^cl_[a-z0-9]{20}$`)
@@ -27,9 +28,6 @@ type (
 	clusterBody struct {
 		Cluster clusterv1.Cluster `json:"cluster"`
 	}
-	clustersBody struct {
-		Clusters []clusterv1.Cluster `json:"clusters"`
-	}
 	eventsBody struct {
 		Events []clusterv1.Event `json:"events"`
 	}
@@ -38,10 +36,6 @@ type (
 	}
 	tokensBody struct {
 		Tokens []tokenv1.Token `json:"tokens"`
-	}
-	nodesBody struct {
-		Nodes     []nodev1.Node `json:"nodes"`
-		Truncated bool          `json:"truncated,omitempty"`
 	}
 )
 
@@ -81,7 +75,8 @@ func (s *Server) listClusters(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, clustersBody{list(found.Clusters)})
+	writeText(w, http.StatusOK, "application/json", slices.Concat([]byte(`{"clusters":`), array(found.Clusters), []byte("}\n")))
+	return nil
 }
 
 func (s *Server) showCluster(w http.ResponseWriter, r *http.Request) error {
@@ -237,29 +232,32 @@ func (s *Server) listNodes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	all := nodesBody{Nodes: []nodev1.Node{}}
-	page := nodev1.ListRequest{ClusterID: id, Limit: nodePage}
-	for {
+	text := []byte(`{"nodes":[`)
+	page := nodev1.ListRequest{ClusterID: id}
+	for pages := 1; ; pages++ {
 		found, err := services.listNodes(r.Context(), page)
 		if err != nil {
 			return err
 		}
-		for i := range found.Nodes {
-			n := &found.Nodes[i]
-			n.Roles, n.Taints, n.Conditions = list(n.Roles), list(n.Taints), list(n.Conditions)
+		nodes := array(found.Nodes)
+		nodes = nodes[1 : len(nodes)-1]
+		if pages > 1 && len(nodes) > 0 {
+			text = append(text, ',')
 		}
-		all.Nodes = append(all.Nodes, found.Nodes...)
+		text = append(text, nodes...)
 		if found.Continue == "" {
+			text = append(text, "]}\n"...)
 			break
 		}
 		// A page that brings nothing and asks to go on would never end.
-		if len(all.Nodes) >= maxNodes || len(found.Nodes) == 0 {
-			all.Truncated = true
+		if pages == maxNodePages || len(nodes) == 0 {
+			text = append(text, "],\"truncated\":true}\n"...)
 			break
 		}
 		page.Continue = found.Continue
 	}
-	return writeJSON(w, http.StatusOK, all)
+	writeText(w, http.StatusOK, "application/json", text)
+	return nil
 }
 
 func (s *Server) onCluster(r *http.Request) (*Services, string, error) {
@@ -277,4 +275,13 @@ func list[T any](items []T) []T {
 		return []T{}
 	}
 	return items
+}
+
+// array is a service's list as it wrote it; null becomes [].
+func array(text json.RawMessage) []byte {
+	text = bytes.TrimSpace(text)
+	if len(text) < 2 || text[0] != '[' {
+		return []byte("[]")
+	}
+	return text
 }

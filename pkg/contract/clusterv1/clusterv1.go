@@ -89,7 +89,7 @@ type CreateRequest struct {
 // ListRequest asks for every cluster that the principal may see.
 type ListRequest struct{}
 
-// ListResponse is ordered by creation, newest first.
+// ListResponse is ordered by creation, newest first. Its list is not null: the gateway passes it on as it is.
 type ListResponse struct {
 	Clusters []Cluster `json:"clusters"`
 }

@@ -32,7 +32,8 @@ type ListRequest struct {
 	Continue  string `json:"continue,omitempty"`
 }
 
-// ListResponse is ordered by name. Continue is set when there are more.
+// ListResponse is ordered by name. Continue is set when there are more. No list in it is null: the gateway passes it on
+// as it is.
 type ListResponse struct {
 	Nodes    []Node `json:"nodes"`
 	Continue string `json:"continue,omitempty"`
