@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
@@ -242,4 +243,24 @@ func decode(text string) ([]*unstructured.Unstructured, error) {
 		object.SetLabels(labels)
 		objects = append(objects, object)
 	}
+}
+
+// Objects is what Apply writes, as YAML documents in the order in which it writes them.
+func Objects(params Params) ([]byte, error) {
+	batches, err := render(params)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	for _, batch := range batches {
+		for _, object := range batch {
+			text, err := sigsyaml.Marshal(object.Object)
+			if err != nil {
+				return nil, fmt.Errorf("embedded objects: %w", err)
+			}
+			out.WriteString("---\n")
+			out.Write(text)
+		}
+	}
+	return out.Bytes(), nil
 }

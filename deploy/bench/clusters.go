@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	listed     = 20 // clusters in the answer
+	loadRounds = 5
+	loadTime   = 1500 * time.Millisecond
+)
+
+// clusters measures GET …/clusters through gateway and NATS against the same answer made in one process.
+func (b *bench) clusters(ctx context.Context) error {
+	if err := b.fillClusters(ctx); err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	_, single, err := b.launch("in-one-process", self, nil, true, inOneProcess, b.database.DSN())
+	if err != nil {
+		return err
+	}
+	gateway, err := url.Parse(b.api.base)
+	if err != nil {
+		return err
+	}
+	cookies := b.api.http.Jar.Cookies(gateway)
+	addresses := []string{b.api.base + clustersPath, single + clustersPath, single + "/query"}
+	var size int
+	for i, address := range addresses {
+		n, err := get(ctx, http.DefaultClient, address, cookies)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			size = n
+		} else if n != size {
+			return fmt.Errorf("%s answers %d bytes, the gateway %d: they do not do the same", address, n, size)
+		}
+	}
+	for _, clients := range []int{1, 64} {
+		var took [3]samples
+		for round := range loadRounds + 1 {
+			for i, address := range addresses {
+				p50, err := load(ctx, address, cookies, clients)
+				if err != nil {
+					return err
+				}
+				if round > 0 {
+					took[i] = append(took[i], p50)
+				}
+			}
+		}
+		who := "1 client"
+		if clients > 1 {
+			who = fmt.Sprintf("%d clients", clients)
+		}
+		b.report.add(against("`GET …/clusters`, "+who+", p50", took[0], took[1], 2, "ms",
+			fmt.Sprintf("gateway, NATS server and cluster service as processes, against one process that answers the same bytes (%d clusters): net/http, the session's look-up, the same query, the same encoding, no log and no trace; each sample is the p50 of %s of load without a pause, in turns", listed, loadTime)))
+		b.report.comment("`GET …/clusters` against the query and its encoding alone, without even a session, %s: %s x (%s).", who,
+			number(took[0].median()/took[2].median()), took[2].text("ms"))
+	}
+	if err := settle(ctx, idleFor); err != nil {
+		return err
+	}
+	total, parts, err := b.fiveProcesses()
+	if err != nil {
+		return err
+	}
+	b.report.comment("40 s after all of this load the five processes take %s MiB together (%s).", number(total), parts)
+	return nil
+}
+
+// fillClusters adds rows of clusters that are not asked to do anything.
+func (b *bench) fillClusters(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.database.DSN())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, `INSERT INTO clusters (id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
+			api_endpoint, kubernetes_version, status, created_at, updated_at)
+		SELECT 'cl_' || lpad(i::text, 20, '0'), 'listed ' || i, 'listed-' || i, 'vc-listed-' || i, owner_id, control_plane, control_plane_host, public_access_mode,
+			api_endpoint, kubernetes_version, 'ready', now(), now()
+		FROM clusters, generate_series(1, $2) i WHERE id = $1`, b.tenant.cluster.ID, listed-1)
+	return err
+}
+
+// get gives the size of an answer.
+func get(ctx context.Context, c *http.Client, address string, cookies []*http.Cookie) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return 0, err
+	}
+	for _, cookie := range cookies {
+		request.AddCookie(cookie)
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	n, err := io.Copy(io.Discard, response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers HTTP %d", address, response.StatusCode)
+	}
+	return int(n), err
+}
+
+// load gives the p50 in milliseconds of clients that ask again as soon as they are answered.
+func load(ctx context.Context, address string, cookies []*http.Cookie, clients int) (float64, error) {
+	transport := &http.Transport{MaxIdleConnsPerHost: clients, DisableCompression: true}
+	defer transport.CloseIdleConnections()
+	c := &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	var group sync.WaitGroup
+	took, failed := make([][]float64, clients), make([]error, clients)
+	end := time.Now().Add(loadTime)
+	for i := range clients {
+		group.Go(func() {
+			for time.Now().Before(end) && failed[i] == nil {
+				began := time.Now()
+				_, failed[i] = get(ctx, c, address, cookies)
+				took[i] = append(took[i], time.Since(began).Seconds()*1000)
+			}
+		})
+	}
+	group.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return 0, err
+	}
+	return samples(slices.Concat(took...)).median(), nil
+}
