@@ -35,7 +35,7 @@ func Client[Req, Res any](conn *nats.Conn, m contract.Method[Req, Res]) func(con
 			}
 			// Fields that we do not know are a newer service's.
 			var res Res
-			if err := json.Unmarshal(reply.Data, &res); err != nil {
+			if err := decode(reply.Data, &res); err != nil {
 				return nil, fault.New(fault.Internal, "reply_malformed", "a service answered something that is not an answer").
 					Because(fmt.Errorf("%s: %w", m.Subject, err))
 			}
@@ -49,6 +49,18 @@ func Client[Req, Res any](conn *nats.Conn, m contract.Method[Req, Res]) func(con
 		}
 		return response.(Res), nil
 	}
+}
+
+// decode leaves an answer that is asked for as json.RawMessage as it came, if it is JSON at all.
+func decode(data []byte, res any) error {
+	if raw, ok := res.(*json.RawMessage); ok {
+		if !json.Valid(data) {
+			return errors.New("it is no JSON")
+		}
+		*raw = data
+		return nil
+	}
+	return json.Unmarshal(data, res)
 }
 
 func send(ctx context.Context, conn *nats.Conn, subject string, idempotent bool, request any) (*nats.Msg, error) {
