@@ -6,7 +6,6 @@ import (
 	"mime"
 	"net/http"
 	"regexp"
-	"slices"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
@@ -33,6 +32,10 @@ type (
 	}
 	tokenBody struct {
 		Token tokenv1.Token `json:"token"`
+	}
+	nodesBody struct {
+		Nodes     []nodev1.Node `json:"nodes"`
+		Truncated bool          `json:"truncated,omitempty"`
 	}
 	tokensBody struct {
 		Tokens []tokenv1.Token `json:"tokens"`
@@ -75,8 +78,7 @@ func (s *Server) listClusters(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeText(w, http.StatusOK, "application/json", slices.Concat([]byte(`{"clusters":`), array(found.Clusters), []byte("}\n")))
-	return nil
+	return writeList(w, "clusters", found)
 }
 
 func (s *Server) showCluster(w http.ResponseWriter, r *http.Request) error {
@@ -232,32 +234,35 @@ func (s *Server) listNodes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	text := []byte(`{"nodes":[`)
 	page := nodev1.ListRequest{ClusterID: id}
+	found, err := services.listNodes(r.Context(), page)
+	if err != nil {
+		return err
+	}
+	if isList(found, "nodes") {
+		return writeList(w, "nodes", found) // all of them
+	}
+	all := nodesBody{Nodes: []nodev1.Node{}}
 	for pages := 1; ; pages++ {
-		found, err := services.listNodes(r.Context(), page)
-		if err != nil {
-			return err
+		var next nodev1.ListResponse
+		if err := json.Unmarshal(found, &next); err != nil {
+			return fault.New(fault.Internal, "reply_malformed", "a service answered something that is not an answer").Because(err)
 		}
-		nodes := array(found.Nodes)
-		nodes = nodes[1 : len(nodes)-1]
-		if pages > 1 && len(nodes) > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, nodes...)
-		if found.Continue == "" {
-			text = append(text, "]}\n"...)
+		all.Nodes = append(all.Nodes, next.Nodes...)
+		if next.Continue == "" {
 			break
 		}
 		// A page that brings nothing and asks to go on would never end.
-		if pages == maxNodePages || len(nodes) == 0 {
-			text = append(text, "],\"truncated\":true}\n"...)
+		if pages == maxNodePages || len(next.Nodes) == 0 {
+			all.Truncated = true
 			break
 		}
-		page.Continue = found.Continue
+		page.Continue = next.Continue
+		if found, err = services.listNodes(r.Context(), page); err != nil {
+			return err
+		}
 	}
-	writeText(w, http.StatusOK, "application/json", text)
-	return nil
+	return writeJSON(w, http.StatusOK, all)
 }
 
 func (s *Server) onCluster(r *http.Request) (*Services, string, error) {
@@ -277,11 +282,16 @@ func list[T any](items []T) []T {
 	return items
 }
 
-// array is a service's list as it wrote it; null becomes [].
-func array(text json.RawMessage) []byte {
-	text = bytes.TrimSpace(text)
-	if len(text) < 2 || text[0] != '[' {
-		return []byte("[]")
+// isList reports whether a service's answer begins with the list itself: then it is the body of ours.
+func isList(answer json.RawMessage, name string) bool {
+	return bytes.HasPrefix(answer, []byte(`{"`+name+`":[`))
+}
+
+// writeList answers with a list as its service wrote it. One that is null, as none of ours writes it, becomes [].
+func writeList(w http.ResponseWriter, name string, answer json.RawMessage) error {
+	if !isList(answer, name) {
+		answer = json.RawMessage(`{"` + name + `":[]}`)
 	}
-	return text
+	writeText(w, http.StatusOK, "application/json", answer)
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
@@ -89,6 +90,7 @@ func write(w http.ResponseWriter, status int, contentType string, body any) {
 
 func writeText(w http.ResponseWriter, status int, contentType string, text []byte) {
 	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(status)
 	_, _ = w.Write(text) // the reader has gone: nobody to tell
 }

@@ -14,21 +14,10 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/rpc"
 )
 
-// Long lists go through as the service wrote them: to decode a thousand nodes and to encode them again takes longer than
-// the tenant's API takes to list them. The contract's types are what both ends hold to.
-type (
-	clusterList struct {
-		Clusters json.RawMessage `json:"clusters"`
-	}
-	nodeList struct {
-		Nodes    json.RawMessage `json:"nodes"`
-		Continue string          `json:"continue"`
-	}
-)
-
-// unread is m with another view of its answer.
-func unread[View, Req, Res any](m contract.Method[Req, Res]) contract.Method[Req, View] {
-	return contract.Method[Req, View]{Subject: m.Subject, Timeout: m.Timeout, Idempotent: m.Idempotent}
+// unread is m whose answer stays as the service wrote it: to decode a thousand nodes and to encode them again takes longer
+// than the tenant's API takes to list them. The contract's types are what both ends hold to.
+func unread[Req, Res any](m contract.Method[Req, Res]) contract.Method[Req, json.RawMessage] {
+	return contract.Method[Req, json.RawMessage]{Subject: m.Subject, Timeout: m.Timeout, Idempotent: m.Idempotent}
 }
 
 type call[Req, Res any] = func(context.Context, Req) (Res, error)
@@ -36,7 +25,7 @@ type call[Req, Res any] = func(context.Context, Req) (Res, error)
 // Services are the methods that the edge forwards to. Each fails with a fault.
 type Services struct {
 	createCluster call[clusterv1.CreateRequest, clusterv1.Cluster]
-	listClusters  call[clusterv1.ListRequest, clusterList]
+	listClusters  call[clusterv1.ListRequest, json.RawMessage]
 	getCluster    call[clusterv1.GetRequest, clusterv1.Cluster]
 	updateCluster call[clusterv1.UpdateRequest, clusterv1.Cluster]
 	deleteCluster call[clusterv1.DeleteRequest, clusterv1.Cluster]
@@ -46,7 +35,7 @@ type Services struct {
 	listTokens    call[tokenv1.ListRequest, tokenv1.ListResponse]
 	revokeToken   call[tokenv1.RevokeRequest, tokenv1.Token]
 	joinScript    call[tokenv1.JoinScriptRequest, tokenv1.JoinScriptResponse]
-	listNodes     call[nodev1.ListRequest, nodeList]
+	listNodes     call[nodev1.ListRequest, json.RawMessage]
 
 	connected func() bool
 	pings     []ping // in the order in which /readyz shows them
@@ -61,7 +50,7 @@ type ping struct {
 func NewServices(conn *nats.Conn) Services {
 	return Services{
 		createCluster: rpc.Client(conn, clusterv1.Create),
-		listClusters:  rpc.Client(conn, unread[clusterList](clusterv1.List)),
+		listClusters:  rpc.Client(conn, unread(clusterv1.List)),
 		getCluster:    rpc.Client(conn, clusterv1.Get),
 		updateCluster: rpc.Client(conn, clusterv1.Update),
 		deleteCluster: rpc.Client(conn, clusterv1.Delete),
@@ -71,7 +60,7 @@ func NewServices(conn *nats.Conn) Services {
 		listTokens:    rpc.Client(conn, tokenv1.List),
 		revokeToken:   rpc.Client(conn, tokenv1.Revoke),
 		joinScript:    rpc.Client(conn, tokenv1.JoinScript),
-		listNodes:     rpc.Client(conn, unread[nodeList](nodev1.List)),
+		listNodes:     rpc.Client(conn, unread(nodev1.List)),
 		connected:     conn.IsConnected,
 		pings: []ping{
 			{"cluster", rpc.Client(conn, clusterv1.PingMethod)},

@@ -35,8 +35,8 @@ type ListRequest struct {
 // ListResponse is ordered by name. Continue is set when there are more. No list in it is null: the gateway passes it on
 // as it is.
 type ListResponse struct {
+	Continue string `json:"continue,omitempty"` // comes first: who passes the list on knows by it whether this is all
 	Nodes    []Node `json:"nodes"`
-	Continue string `json:"continue,omitempty"`
 }
 
 // Node is a machine of a tenant.
