@@ -43,8 +43,9 @@ const columns = `id, name, vcluster_name, namespace, owner_id, control_plane, co
 func scan(row pgx.Row) (cluster.Cluster, error) {
 	var c cluster.Cluster
 	var r clusterv1.Reason
-	err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, &c.ControlPlane, &c.ControlPlaneHost, &c.PublicAccessMode,
-		&c.APIEndpoint, &c.KubernetesVersion, &c.Status, &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt)
+	// As plain strings: pgx asks reflection about a named type, in every query and for longer than all else takes.
+	err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
+		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cluster.Cluster{}, cluster.NotFound()
 	}
