@@ -202,6 +202,8 @@ func (p *Pool) connect(ctx context.Context, t node.Target) (*client, error) {
 	}
 	config := rest.CopyConfig(conn.Config)
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf
+	// Its API server is near, and would spend more time on compressing a list than on making it.
+	config.DisableCompression = true
 	// A client-side limit would queue many watchers of one tenant behind each other. The service's own pool of workers
 	// bounds what it asks at once, and kube-apiserver's priority and fairness what that costs.
 	config.QPS = -1
