@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,20 +51,25 @@ func (b *bench) clusters(ctx context.Context) error {
 		}
 		if i == 0 {
 			size = n
-		} else if n != size {
+		} else if n != size+1 { // the encoder ends with a new line
 			return fmt.Errorf("%s answers %d bytes, the gateway %d: they do not do the same", address, n, size)
 		}
 	}
 	for _, clients := range []int{1, 64} {
 		var took [3]samples
+		spent := &spending{}
 		for round := range loadRounds + 1 {
 			for i, address := range addresses {
-				p50, err := load(ctx, address, cookies, clients)
+				before := b.cpuTime()
+				p50, requests, err := load(ctx, address, cookies, clients)
 				if err != nil {
 					return err
 				}
 				if round > 0 {
 					took[i] = append(took[i], p50)
+				}
+				if i == 0 {
+					spent.add(before, b.cpuTime(), requests)
 				}
 			}
 		}
@@ -71,8 +79,12 @@ func (b *bench) clusters(ctx context.Context) error {
 		}
 		b.report.add(against("`GET …/clusters`, "+who+", p50", took[0], took[1], 2, "ms",
 			fmt.Sprintf("gateway, NATS server and cluster service as processes, against one process that answers the same bytes (%d clusters): net/http, the session's look-up, the same query, the same encoding, no log and no trace; each sample is the p50 of %s of load without a pause, in turns", listed, loadTime)))
+		b.report.comment("Processor time of one `GET …/clusters`, %s: %s.", who, spent)
 		b.report.comment("`GET …/clusters` against the query and its encoding alone, without even a session, %s: %s x (%s).", who,
 			number(took[0].median()/took[2].median()), took[2].text("ms"))
+	}
+	if b.skipIdle {
+		return nil
 	}
 	if err := settle(ctx, idleFor); err != nil {
 		return err
@@ -121,8 +133,8 @@ func get(ctx context.Context, c *http.Client, address string, cookies []*http.Co
 	return int(n), err
 }
 
-// load gives the p50 in milliseconds of clients that ask again as soon as they are answered.
-func load(ctx context.Context, address string, cookies []*http.Cookie, clients int) (float64, error) {
+// load gives the p50 in milliseconds of clients that ask again as soon as they are answered, and how often they did.
+func load(ctx context.Context, address string, cookies []*http.Cookie, clients int) (p50 float64, requests int, err error) {
 	transport := &http.Transport{MaxIdleConnsPerHost: clients, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	c := &http.Client{Transport: transport, Timeout: 30 * time.Second}
@@ -140,7 +152,49 @@ func load(ctx context.Context, address string, cookies []*http.Cookie, clients i
 	}
 	group.Wait()
 	if err := errors.Join(failed...); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return samples(slices.Concat(took...)).median(), nil
+	all := samples(slices.Concat(took...))
+	return all.median(), len(all), nil
+}
+
+// cpuTime gives the seconds that each process has computed, by name.
+func (b *bench) cpuTime() map[string]float64 {
+	out := map[string]float64{}
+	for _, p := range b.running {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+		_, after, found := strings.Cut(string(text), ") ")
+		if fields := strings.Fields(after); err == nil && found && len(fields) > 12 {
+			user, _ := strconv.ParseFloat(fields[11], 64)
+			system, _ := strconv.ParseFloat(fields[12], 64)
+			out[p.name] = (user + system) / 100 // USER_HZ
+		}
+	}
+	return out
+}
+
+// spending is what requests cost each process.
+type spending struct {
+	seconds  map[string]float64
+	requests int
+}
+
+func (s *spending) add(before, after map[string]float64, requests int) {
+	if s.seconds == nil {
+		s.seconds = map[string]float64{}
+	}
+	for name := range after {
+		s.seconds[name] += after[name] - before[name]
+	}
+	s.requests += requests
+}
+
+func (s *spending) String() string {
+	var each []string
+	for _, name := range slices.Sorted(maps.Keys(s.seconds)) {
+		if µs := s.seconds[name] / float64(s.requests) * 1e6; µs >= 1 {
+			each = append(each, fmt.Sprintf("%s %.0f µs", name, µs))
+		}
+	}
+	return strings.Join(each, ", ")
 }

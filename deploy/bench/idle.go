@@ -62,6 +62,9 @@ func (b *bench) idle(ctx context.Context) error {
 			return err
 		}
 	}
+	if b.skipIdle {
+		return nil
+	}
 	if err := settle(ctx, idleFor); err != nil {
 		return err
 	}

@@ -81,8 +81,8 @@ func answerClusters(w http.ResponseWriter, r *http.Request, pool *pgxpool.Pool) 
 			var c clusterv1.Cluster
 			var reason clusterv1.Reason
 			var generation, attempts int64
-			err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, &c.ControlPlane, &c.ControlPlaneHost, &c.PublicAccessMode,
-				&c.APIEndpoint, &c.KubernetesVersion, &c.Status, &reason.Code, &reason.Message, &reason.Action, &generation, &attempts, &c.CreatedAt, &c.UpdatedAt)
+			err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
+				&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &reason.Code, &reason.Message, &reason.Action, &generation, &attempts, &c.CreatedAt, &c.UpdatedAt)
 			if reason.Code != "" {
 				c.Reason = &reason
 			}
