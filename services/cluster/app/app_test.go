@@ -218,8 +218,18 @@ func TestBadInput(t *testing.T) {
 	if list, err := ask(t, conn, admin, clusterv1.List, clusterv1.ListRequest{}); err != nil || len(list.Clusters) != 2 {
 		t.Errorf("the admin's list: %+v, %v", list, err)
 	}
-	if _, err := rpc.Client(conn, clusterv1.Get)(t.Context(), clusterv1.GetRequest{ID: made.ID}); !fault.Is(err, fault.Unauthenticated) {
-		t.Errorf("without a principal: %v", err)
+	for what, err := range map[string]error{
+		"create":     second(rpc.Client(conn, clusterv1.Create)(t.Context(), clusterv1.CreateRequest{Name: "y", ControlPlaneHost: "k8s.example.com"})),
+		"list":       second(rpc.Client(conn, clusterv1.List)(t.Context(), clusterv1.ListRequest{})),
+		"get":        second(rpc.Client(conn, clusterv1.Get)(t.Context(), clusterv1.GetRequest{ID: made.ID})),
+		"update":     second(rpc.Client(conn, clusterv1.Update)(t.Context(), clusterv1.UpdateRequest{ID: made.ID, Name: &name})),
+		"delete":     second(rpc.Client(conn, clusterv1.Delete)(t.Context(), clusterv1.DeleteRequest{ID: made.ID})),
+		"events":     second(rpc.Client(conn, clusterv1.Events)(t.Context(), clusterv1.EventsRequest{ID: made.ID})),
+		"kubeconfig": second(rpc.Client(conn, clusterv1.Kubeconfig)(t.Context(), clusterv1.KubeconfigRequest{ID: made.ID})),
+	} {
+		if !fault.Is(err, fault.Unauthenticated) {
+			t.Errorf("%s without a principal: %v", what, err)
+		}
 	}
 
 	// The host cluster is away: the reason says so, until the time is over.
