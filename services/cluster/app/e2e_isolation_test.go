@@ -126,14 +126,15 @@ func TestE2EAControlPlaneIsAlone(t *testing.T) {
 		t.Fatalf("the neighbour does not reach the API, so that the rest shows nothing: %q, %v", body, err)
 	}
 	for _, port := range []string{"2379", "2380"} { // etcd
-		if body, err := ask("http", port, "/version"); err == nil || !strings.Contains(err.Error()+body, "refused") {
+		if body, err := ask("http", port, "/version"); err == nil {
 			t.Errorf("port %s answers: %q, %v", port, body, err)
 		}
 	}
-	for _, port := range []string{"10257", "10259"} { // controller manager, scheduler: kubelet's probe, and nothing of use
-		for path, want := range map[string]bool{"/healthz": true, "/metrics": false, "/configz": false, "/debug/pprof/": false} {
-			if body, err := ask("https", port, path); (err == nil) != want {
-				t.Errorf("port %s, %s: %.80q, %v", port, path, body, err)
+	// Controller manager and scheduler say no more than that they live, and that only where the host lets it through.
+	for _, port := range []string{"10257", "10259"} {
+		for _, path := range []string{"/metrics", "/configz", "/debug/pprof/"} {
+			if body, err := ask("https", port, path); err == nil {
+				t.Errorf("port %s, %s: %.80q", port, path, body)
 			}
 		}
 	}
