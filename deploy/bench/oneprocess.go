@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -14,18 +15,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/postgres"
 )
 
 // serveInOneProcess answers GET …/clusters the way a single program would: session, query, encoding, and nothing around
 // them. It prints its address and serves until ctx ends.
 func serveInOneProcess(ctx context.Context, dsn string, stdout, stderr io.Writer) int {
 	err := func() error {
-		cfg, err := pgxpool.ParseConfig(dsn)
-		if err != nil {
-			return err
-		}
-		cfg.MaxConns = 10 // what each service of ours has
-		pool, err := pgxpool.NewWithConfig(ctx, cfg)
+		pool, err := postgres.Open(ctx, dsn, slog.New(slog.DiscardHandler)) // as each service does
 		if err != nil {
 			return err
 		}

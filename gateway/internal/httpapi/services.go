@@ -17,7 +17,7 @@ import (
 // unread is m whose answer stays as the service wrote it: to decode a thousand nodes and to encode them again takes longer
 // than the tenant's API takes to list them. The contract's types are what both ends hold to.
 func unread[Req, Res any](m contract.Method[Req, Res]) contract.Method[Req, json.RawMessage] {
-	return contract.Method[Req, json.RawMessage]{Subject: m.Subject, Timeout: m.Timeout, Idempotent: m.Idempotent}
+	return contract.Method[Req, json.RawMessage](m)
 }
 
 type call[Req, Res any] = func(context.Context, Req) (Res, error)
