@@ -24,7 +24,7 @@ func TestE2ESecretsStayInTheNamespace(t *testing.T) {
 	w := newWorld(t)
 	r := w.start("KUBEBYON_LOG_LEVEL=debug")
 	c := w.create(clusterv1.CreateRequest{Name: "e2e-secrets"})
-	c = w.until(c.ID, clusterv1.Ready, time.Minute)
+	c = w.until(c.ID, clusterv1.Ready, 3*time.Minute)
 	secret := map[string]string{}
 	for _, name := range []string{chart.PKISecretName(c.VClusterName), chart.KubeconfigSecretName(c.VClusterName)} {
 		found, err := w.kube.CoreV1().Secrets(c.Namespace).Get(t.Context(), name, metav1.GetOptions{})
@@ -59,7 +59,7 @@ func TestE2ESecretsStayInTheNamespace(t *testing.T) {
 	if _, err := call(w, clusterv1.Update, clusterv1.UpdateRequest{ID: c.ID, ControlPlaneHost: &host}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually(time.Minute, "a reason", func() bool { found := w.get(c.ID); return found.Reason != nil })
+	w.eventually(3*time.Minute, "a reason", func() bool { found := w.get(c.ID); return found.Reason != nil })
 	said := fmt.Sprintf("%+v %+v\n%s", w.get(c.ID), w.get(c.ID).Reason, w.timeline(c.ID)) + w.tables()
 	w.remove(c)
 	said += w.tables() + r.log.String()
@@ -101,7 +101,7 @@ func TestE2EAControlPlaneIsAlone(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	c := w.create(clusterv1.CreateRequest{Name: "e2e-alone"})
-	c = w.until(c.ID, clusterv1.Ready, time.Minute)
+	c = w.until(c.ID, clusterv1.Ready, 3*time.Minute)
 	pod, err := w.kube.CoreV1().Pods(c.Namespace).Get(t.Context(), c.VClusterName+"-0", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
