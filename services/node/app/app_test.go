@@ -531,7 +531,7 @@ func TestBadInput(t *testing.T) {
 			if f := wantFault(t, err, c.kind, c.code); !strings.Contains(f.Message, c.says) {
 				t.Errorf("%q does not say %q", f.Message, c.says)
 			}
-			if took := time.Since(begin); took > 5*time.Second {
+			if took := time.Since(begin); took > 15*time.Second {
 				t.Errorf("the answer took %v", took)
 			}
 		})

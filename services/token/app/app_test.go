@@ -594,7 +594,7 @@ func TestBadInput(t *testing.T) {
 			if f := wantFault(t, err, c.kind, c.code); !strings.Contains(f.Message, c.says) {
 				t.Errorf("%q does not say %q", f.Message, c.says)
 			}
-			if took := time.Since(begin); took > 5*time.Second {
+			if took := time.Since(begin); took > 15*time.Second {
 				t.Errorf("the answer took %v", took)
 			}
 		})
@@ -645,7 +645,7 @@ func TestRevokeWhileTheTenantIsAway(t *testing.T) {
 	if f := wantFault(t, err, fault.Unavailable, "tenant_unreachable"); !strings.Contains(f.Message, "marked as revoked") {
 		t.Errorf("%q", f.Message)
 	}
-	if took := time.Since(begin); took > 5*time.Second {
+	if took := time.Since(begin); took > 15*time.Second {
 		t.Errorf("the answer took %v", took)
 	}
 	_, err = b.script(ctx, tokenOf(t, made.JoinCommand))
