@@ -81,8 +81,8 @@ func (b *bench) clusters(ctx context.Context) error {
 			fmt.Sprintf("gateway, NATS server and cluster service as processes, against one process that answers the same bytes (%d clusters): net/http, the session's look-up, the same query through the same pool, the same encoding, and no log line, no route table and no check around it; each sample is the p50 of %s of load without a pause, in turns", listed, loadTime))
 		b.report.add(l)
 		if l.value > l.limit && clients == 1 {
-			b.report.comment("Why one client misses: its request wakes five processes one after another where the other side wakes two, and on a machine " +
-				"that does nothing else each of them starts cold. The processor time below is nearly all of its latency, and for each process about twice what the same request costs under load.")
+			b.report.comment("Why one client misses: its request wakes gateway, NATS server, cluster service and two of PostgreSQL's processes one after another, " +
+				"where the other side wakes itself and one. The processor times below are of the three that are ours: they are most of the latency, and a process that was asleep pays more for the same request than one under load.")
 		}
 		b.report.comment("Processor time of one `GET …/clusters`, %s: %s.", who, spent)
 		b.report.comment("`GET …/clusters` against the query and its encoding alone, without even a session, %s: %s x (%s).", who,

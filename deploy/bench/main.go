@@ -71,6 +71,7 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 			status = fail(fmt.Errorf("cleaning up: %w", err))
 		}
 	}()
+	busy := loadAverage()
 	if err := s.up(ctx); err != nil {
 		return fail(err)
 	}
@@ -89,6 +90,9 @@ func run(ctx context.Context, args []string, lookup func(string) (string, bool),
 			return fail(fmt.Errorf("%s: %w", phase.name, err))
 		}
 		s.say("   %s took %.0f s", phase.name, time.Since(began).Seconds())
+	}
+	if load := loadAverage(); busy > 1 {
+		b.report.comment("The machine was shared during the run (1-minute load average %s before it, %s after its last step, which is our own load): times are upper bounds, ratios are what to read.", number(busy), number(load))
 	}
 	text := b.report.markdown()
 	if *only != "" {

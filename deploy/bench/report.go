@@ -136,6 +136,14 @@ func cell(text string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "|", `\|`)
 }
 
+// loadAverage is that of the last minute.
+func loadAverage() float64 {
+	text, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(text), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
+}
+
 // machineFacts are what a reader needs to compare; nothing that names the machine.
 func machineFacts(now time.Time) [][2]string {
 	read := func(path, prefix string) string {
@@ -149,16 +157,12 @@ func machineFacts(now time.Time) [][2]string {
 	}
 	var kernel unix.Utsname
 	_ = unix.Uname(&kernel)
-	load := read("/proc/loadavg", "")
-	if fields := strings.Fields(load); len(fields) > 0 {
-		load = fields[0]
-	}
 	return [][2]string{
 		{"measured", now.UTC().Format("2006-01-02 15:04 UTC")},
 		{"processors", fmt.Sprintf("%d x %s", runtime.NumCPU(), read("/proc/cpuinfo", "model name"))},
 		{"memory", read("/proc/meminfo", "MemTotal")},
 		{"system", read("/etc/os-release", "PRETTY_NAME=") + ", Linux " + unix.ByteSliceToString(kernel.Release[:])},
-		{"load average before the run (1 min)", load},
+		{"load average before the run (1 min)", number(loadAverage())},
 		{"Kubernetes, etcd", layout.Kubernetes + ", " + layout.Etcd},
 		{"Go", runtime.Version()},
 	}
