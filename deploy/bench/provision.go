@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -174,6 +175,26 @@ func (b *bench) kubectl(ctx context.Context, kubeconfig, namespace string, objec
 	return nil
 }
 
+// restarts names the containers of all tenants that were started more than once.
+func (b *bench) restarts(ctx context.Context) (string, error) {
+	pods, err := b.host.CoreV1().Pods("").List(ctx, metav1.ListOptions{LabelSelector: "app=vcluster"})
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, p := range pods.Items {
+		for _, c := range p.Status.ContainerStatuses {
+			if c.RestartCount > 0 {
+				names = append(names, fmt.Sprintf("%s of %s (%d)", c.Name, p.Namespace, c.RestartCount))
+			}
+		}
+	}
+	if names == nil {
+		return "none", nil
+	}
+	return strings.Join(names, ", "), nil
+}
+
 // fiveAtOnce measures five tenants that are asked for at the same time.
 func (b *bench) fiveAtOnce(ctx context.Context) error {
 	const many = 5
@@ -197,6 +218,12 @@ func (b *bench) fiveAtOnce(ctx context.Context) error {
 			return failed[i]
 		}
 	}
+	restarted, err := b.restarts(ctx)
+	if err != nil {
+		return err
+	}
+	b.say("   took %.1f s; started again: %s", took, restarted)
+	b.report.comment("Containers of the five that ended and were started again: %s. The kubelet waits 10 s before it does that.", restarted)
 	for i := range many {
 		group.Go(func() { failed[i] = b.api.deleteCluster(ctx, ids[i]) })
 	}
