@@ -7,6 +7,6 @@ git grep -lE '^func Fuzz[A-Z]' -- '*_test.go' | while read -r file; do
 	dir=$(dirname "$file")
 	grep -oE '^func Fuzz[A-Za-z0-9_]+' "$file" | sed 's/^func //' | while read -r target; do
 		echo "fuzz $dir $target"
-		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" "./$dir"
+		go test -run '^$' -fuzz "^$target\$" -fuzztime "$time" -fuzzminimizetime 1x "./$dir"
 	done
 done
