@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 )
 
@@ -38,7 +39,7 @@ func (s *stack) deleteControlPlanePod(ctx context.Context, cluster clusterv1.Clu
 	if err := pods.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	return poll(ctx, 200*time.Millisecond, func() (bool, error) {
+	return apiclient.Poll(ctx, 200*time.Millisecond, func() (bool, error) {
 		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
 		return err == nil && pod.UID != before.UID && podReady(pod), nil
 	})
@@ -64,7 +65,7 @@ func (s *stack) killMidInstall(ctx context.Context, c *client) error {
 	if err != nil {
 		return err
 	}
-	if err := poll(ctx, 5*time.Millisecond, func() (bool, error) {
+	if err := apiclient.Poll(ctx, 5*time.Millisecond, func() (bool, error) {
 		secrets, err := host.CoreV1().Secrets(cluster.Namespace).List(ctx, metav1.ListOptions{})
 		return err == nil && len(secrets.Items) > 0, nil
 	}); err != nil {
@@ -93,7 +94,7 @@ func (s *stack) killMidInstall(ctx context.Context, c *client) error {
 	if err := c.deleteCluster(ctx, cluster.ID); err != nil {
 		return err
 	}
-	return poll(ctx, 200*time.Millisecond, func() (bool, error) {
+	return apiclient.Poll(ctx, 200*time.Millisecond, func() (bool, error) {
 		all, err := c.clusters(ctx)
 		if err != nil {
 			return false, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
@@ -137,7 +138,7 @@ func (s *stack) join(ctx context.Context, c *client, clusterID, command string, 
 	watched := make(chan error, 1)
 	go func() {
 		saw := false
-		watched <- poll(ctx, 100*time.Millisecond, func() (bool, error) {
+		watched <- apiclient.Poll(ctx, 100*time.Millisecond, func() (bool, error) {
 			nodes, err := c.nodes(ctx, clusterID)
 			if err != nil {
 				return false, err
@@ -199,7 +200,7 @@ func allReady(ctx context.Context, c *client, clusterID string, want int) error 
 // eventually repeats do until it succeeds; the error is the last one.
 func eventually(ctx context.Context, do func(context.Context) error) error {
 	var last error
-	err := poll(ctx, 100*time.Millisecond, func() (bool, error) {
+	err := apiclient.Poll(ctx, 100*time.Millisecond, func() (bool, error) {
 		last = do(ctx)
 		return last == nil, nil
 	})

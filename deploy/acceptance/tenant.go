@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 )
 
 // smokeImage is the one image of the run that no tenant needs by itself.
@@ -60,7 +62,7 @@ func (t *tenant) smoke(ctx context.Context, node string) error {
 		return err
 	}
 	var last *corev1.Pod
-	err := poll(ctx, 200*time.Millisecond, func() (bool, error) {
+	err := apiclient.Poll(ctx, 200*time.Millisecond, func() (bool, error) {
 		var err error
 		if last, err = pods.Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return false, err
@@ -118,7 +120,7 @@ func (t *tenant) keep(ctx context.Context, value string) error {
 
 func (t *tenant) kept(ctx context.Context, value string) error {
 	var last error
-	err := poll(ctx, 200*time.Millisecond, func() (bool, error) {
+	err := apiclient.Poll(ctx, 200*time.Millisecond, func() (bool, error) {
 		short, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
 		object, err := t.api.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(short, keepsakeName, metav1.GetOptions{})

@@ -37,12 +37,12 @@ func (b *bench) clusters(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	gateway, err := url.Parse(b.api.base)
+	gateway, err := url.Parse(b.api.Base)
 	if err != nil {
 		return err
 	}
-	cookies := b.api.http.Jar.Cookies(gateway)
-	addresses := []string{b.api.base + clustersPath, single + clustersPath, single + "/query"}
+	cookies := b.api.HTTP.Jar.Cookies(gateway)
+	addresses := []string{b.api.Base + clustersPath, single + clustersPath, single + "/query"}
 	var size int
 	for i, address := range addresses {
 		n, err := get(ctx, http.DefaultClient, address, cookies)

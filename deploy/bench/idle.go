@@ -45,7 +45,7 @@ func (b *bench) idle(ctx context.Context) error {
 	if err := b.startApart(ctx); err != nil {
 		return err
 	}
-	kubeconfig, err := b.api.raw(ctx, http.MethodGet, clustersPath+"/"+cluster.ID+"/kubeconfig", nil)
+	kubeconfig, err := b.api.Raw(ctx, http.MethodGet, clustersPath+"/"+cluster.ID+"/kubeconfig", nil)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (b *bench) idle(ctx context.Context) error {
 	}
 	// Each process has done its work once: it would be smaller if it had not.
 	for _, path := range []string{clustersPath, "/api/console/nodes?cluster_id=" + cluster.ID, clustersPath + "/" + cluster.ID + "/join-tokens"} {
-		if _, err := b.api.raw(ctx, http.MethodGet, path, nil); err != nil {
+		if _, err := b.api.Raw(ctx, http.MethodGet, path, nil); err != nil {
 			return err
 		}
 	}

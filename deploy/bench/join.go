@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
 )
 
@@ -94,7 +95,7 @@ func (b *bench) untilReady(ctx context.Context, worker *machine.Machine, command
 	ended := make(chan error, 1)
 	began := time.Now()
 	go func() { ended <- worker.Exec(ctx, nil, &out, &out, "/bin/sh", "-c", command) }()
-	err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+	err := apiclient.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		node, err := b.tenant.api.CoreV1().Nodes().Get(ctx, workerName, metav1.GetOptions{})
 		if err != nil {
 			return false, nil //nolint:nilerr // it is not there yet

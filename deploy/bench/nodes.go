@@ -47,7 +47,7 @@ func (b *bench) nodes(ctx context.Context) error {
 			return err
 		}
 		have = n
-		body, err := b.api.raw(ctx, http.MethodGet, path, nil)
+		body, err := b.api.Raw(ctx, http.MethodGet, path, nil)
 		if err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func (b *bench) nodes(ctx context.Context) error {
 		size := len(body)
 		// As with any HTTP client, the time ends with the last byte; client-go's ends with decoded objects, which it always makes.
 		ours := func(ctx context.Context) (int, error) {
-			body, err := b.api.raw(ctx, http.MethodGet, path, nil)
+			body, err := b.api.Raw(ctx, http.MethodGet, path, nil)
 			if err == nil && len(body) < size*9/10 {
 				err = fmt.Errorf("%d bytes where there were %d", len(body), size)
 			}

@@ -113,23 +113,6 @@ func free(ctx context.Context, ip string) (string, error) {
 	return listener.Addr().String(), listener.Close()
 }
 
-// poll calls done at once and then every interval until it is true, fails, or ctx ends.
-func poll(ctx context.Context, interval time.Duration, done func() (bool, error)) error {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		ok, err := done()
-		if err != nil || ok {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-ticker.C:
-		}
-	}
-}
-
 // settle lets a machine come to rest.
 func settle(ctx context.Context, d time.Duration) error {
 	select {

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/deploy/devhost/layout"
 	"github.com/kubebyon/kubebyon/services/cluster/byhand"
 	"github.com/kubebyon/kubebyon/services/cluster/chart"
@@ -126,7 +127,7 @@ func (b *bench) byHand(ctx context.Context, name string) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+	if err := apiclient.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		short, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return tenant.Discovery().RESTClient().Get().AbsPath("/readyz").Do(short).Error() == nil, nil
@@ -135,7 +136,7 @@ func (b *bench) byHand(ctx context.Context, name string) (float64, error) {
 	}
 	// What a starting API server refuses is applied again, as a person would.
 	var last error
-	if err := poll(ctx, 20*time.Millisecond, func() (bool, error) {
+	if err := apiclient.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		last = b.kubectl(ctx, path, "", objects)
 		return last == nil, nil
 	}); err != nil {
@@ -148,7 +149,7 @@ func (b *bench) byHand(ctx context.Context, name string) (float64, error) {
 	if err := b.host.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return 0, err
 	}
-	if err := poll(ctx, 200*time.Millisecond, func() (bool, error) {
+	if err := apiclient.Poll(ctx, 200*time.Millisecond, func() (bool, error) {
 		_, err := b.host.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return true, nil

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/deploy/devhost/layout"
 	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
@@ -174,7 +175,7 @@ func (s *stack) enter(ctx context.Context, base string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var last error
-	if err := poll(ctx, 100*time.Millisecond, func() (bool, error) { last = c.ready(ctx); return last == nil, nil }); err != nil {
+	if err := apiclient.Poll(ctx, 100*time.Millisecond, func() (bool, error) { last = c.ready(ctx); return last == nil, nil }); err != nil {
 		return fmt.Errorf("%w; last: %w", err, last)
 	}
 	s.api = c
