@@ -105,3 +105,15 @@ func strict(data []byte, v any) error {
 	}
 	return nil
 }
+
+// ServeAs is Serve for a method that needs a principal: without one, handle is not called.
+func ServeAs[Req, Res any](s *Server, m contract.Method[Req, Res], handle func(context.Context, contract.Principal, Req) (Res, error)) {
+	Serve(s, m, func(ctx context.Context, req Req) (Res, error) {
+		who, err := RequirePrincipal(ctx)
+		if err != nil {
+			var none Res
+			return none, err
+		}
+		return handle(ctx, who, req)
+	})
+}

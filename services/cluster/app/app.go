@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
@@ -152,24 +151,13 @@ func migrate(ctx context.Context, apply func() error, log *slog.Logger) error {
 
 // serve binds the contract's methods, each with the principal that asks.
 func serve(server *rpc.Server, svc *cluster.Service) {
-	rpc.Serve(server, clusterv1.Create, as(svc.Create))
-	rpc.Serve(server, clusterv1.List, as(svc.List))
-	rpc.Serve(server, clusterv1.Get, as(svc.Get))
-	rpc.Serve(server, clusterv1.Update, as(svc.Update))
-	rpc.Serve(server, clusterv1.Delete, as(svc.Delete))
-	rpc.Serve(server, clusterv1.Events, as(svc.Events))
-	rpc.Serve(server, clusterv1.Kubeconfig, as(svc.Kubeconfig))
-}
-
-func as[Req, Res any](handle func(context.Context, contract.Principal, Req) (Res, error)) func(context.Context, Req) (Res, error) {
-	return func(ctx context.Context, req Req) (Res, error) {
-		p, err := rpc.RequirePrincipal(ctx)
-		if err != nil {
-			var none Res
-			return none, err
-		}
-		return handle(ctx, p, req)
-	}
+	rpc.ServeAs(server, clusterv1.Create, svc.Create)
+	rpc.ServeAs(server, clusterv1.List, svc.List)
+	rpc.ServeAs(server, clusterv1.Get, svc.Get)
+	rpc.ServeAs(server, clusterv1.Update, svc.Update)
+	rpc.ServeAs(server, clusterv1.Delete, svc.Delete)
+	rpc.ServeAs(server, clusterv1.Events, svc.Events)
+	rpc.ServeAs(server, clusterv1.Kubeconfig, svc.Kubeconfig)
 }
 
 // rand20 gives 20 of [a-z0-9], about 103 bits.

@@ -120,13 +120,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		return err
 	}
 	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: nodev1.Queue, Version: process.Version(), Log: log})
-	rpc.Serve(server, nodev1.List, func(ctx context.Context, req nodev1.ListRequest) (nodev1.ListResponse, error) {
-		who, err := rpc.RequirePrincipal(ctx)
-		if err != nil {
-			return nodev1.ListResponse{}, err
-		}
-		return service.List(ctx, who, req)
-	})
+	rpc.ServeAs(server, nodev1.List, service.List)
 	return lifecycle.Run(ctx,
 		lifecycle.Part{Name: "idle clients", Run: pool.Sweep},
 		lifecycle.Part{Name: "requests", Run: func(ctx context.Context) error {

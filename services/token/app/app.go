@@ -108,15 +108,9 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		Log:      log,
 	}
 	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: tokenv1.Queue, Version: process.Version(), Log: log})
-	rpc.Serve(server, tokenv1.Create, func(ctx context.Context, req tokenv1.CreateRequest) (tokenv1.CreateResponse, error) {
-		who, err := rpc.RequirePrincipal(ctx)
-		if err != nil {
-			return tokenv1.CreateResponse{}, err
-		}
-		return service.Create(ctx, who, req)
-	})
-	rpc.Serve(server, tokenv1.List, known(service.List))
-	rpc.Serve(server, tokenv1.Revoke, known(service.Revoke))
+	rpc.ServeAs(server, tokenv1.Create, service.Create)
+	rpc.ServeAs(server, tokenv1.List, known(service.List))
+	rpc.ServeAs(server, tokenv1.Revoke, known(service.Revoke))
 	rpc.Serve(server, tokenv1.JoinScript, service.JoinScript)
 	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
@@ -139,15 +133,9 @@ func end(ctx context.Context, err error) error {
 	}
 }
 
-// known refuses calls without a principal.
-func known[Req, Res any](handle func(context.Context, Req) (Res, error)) func(context.Context, Req) (Res, error) {
-	return func(ctx context.Context, req Req) (Res, error) {
-		if _, err := rpc.RequirePrincipal(ctx); err != nil {
-			var none Res
-			return none, err
-		}
-		return handle(ctx, req)
-	}
+// known is for what asks the cluster service who may, with the principal that is in ctx.
+func known[Req, Res any](handle func(context.Context, Req) (Res, error)) func(context.Context, contract.Principal, Req) (Res, error) {
+	return func(ctx context.Context, _ contract.Principal, req Req) (Res, error) { return handle(ctx, req) }
 }
 
 // clusters is token.Clusters over NATS.
