@@ -29,8 +29,8 @@ func New(base string, transport http.RoundTripper) (*Client, error) {
 	return &Client{Base: base, HTTP: &http.Client{Jar: jar, Transport: transport, Timeout: 30 * time.Second}}, nil
 }
 
-// Problem is an application/problem+json answer.
-type Problem struct {
+// ProblemError is an application/problem+json answer.
+type ProblemError struct {
 	Status  int    `json:"status"`
 	Code    string `json:"code"`
 	Detail  string `json:"detail"`
@@ -39,7 +39,7 @@ type Problem struct {
 }
 
 // Error implements error.
-func (p *Problem) Error() string {
+func (p *ProblemError) Error() string {
 	text := fmt.Sprintf("HTTP %d %s: %s", p.Status, p.Code, p.Detail)
 	if p.Action != "" {
 		text += " (" + p.Action + ")"
@@ -47,7 +47,7 @@ func (p *Problem) Error() string {
 	return text
 }
 
-// Call sends in as JSON (nil: no body) and decodes the answer into out (nil: ignored). A non-2xx answer is a *Problem.
+// Call sends in as JSON (nil: no body) and decodes the answer into out (nil: ignored). A non-2xx answer is a *ProblemError.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any) error {
 	body, err := c.Raw(ctx, method, path, in)
 	if err != nil || out == nil {
@@ -86,9 +86,9 @@ func (c *Client) Raw(ctx context.Context, method, path string, in any) ([]byte, 
 		return nil, err
 	}
 	if response.StatusCode >= 300 {
-		p := &Problem{}
+		p := &ProblemError{}
 		if json.Unmarshal(answer, p) != nil || p.Code == "" {
-			p = &Problem{Code: "unexpected_body", Detail: strings.TrimSpace(string(answer))}
+			p = &ProblemError{Code: "unexpected_body", Detail: strings.TrimSpace(string(answer))}
 		}
 		p.Status = response.StatusCode
 		return nil, fmt.Errorf("%s %s: %w", method, strings.SplitN(path, "?", 2)[0], p)
