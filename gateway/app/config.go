@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
@@ -26,6 +27,7 @@ type Config struct {
 
 	AdminEmail        string `env:"KUBEBYON_ADMIN_EMAIL" envDefault:"admin@kubebyon.local" accepts:"an e-mail address"`
 	AdminPasswordFile string `env:"KUBEBYON_ADMIN_PASSWORD_FILE" accepts:"the path of a file that holds a password of at least 12 characters"`
+	EncryptionKeyFile string `env:"KUBEBYON_ENCRYPTION_KEY_FILE" accepts:"the path of a file with a line from: openssl rand -base64 32"`
 	MirrorDir         string `env:"KUBEBYON_MIRROR_DIR" accepts:"the path of an existing folder"`
 
 	SessionCookieSecure bool           `env:"KUBEBYON_SESSION_COOKIE_SECURE" envDefault:"false"`
@@ -36,6 +38,7 @@ type Config struct {
 	AuthLimit authLimit
 
 	adminPassword telemetry.Secret
+	keys          keyring.Keyring
 }
 
 type joinLimit struct {
@@ -96,6 +99,16 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 				cfg.AdminPasswordFile, err, account.MinPassword)
 		}
 	}
+	if cfg.EncryptionKeyFile != "" {
+		text, err := readSecret(cfg.EncryptionKeyFile)
+		if err == nil {
+			cfg.keys, err = keyring.Parse(text)
+		}
+		if err != nil {
+			return Config{}, fmt.Errorf("KUBEBYON_ENCRYPTION_KEY_FILE: %.200q %w; it accepts the path of a file with a line from: openssl rand -base64 32",
+				cfg.EncryptionKeyFile, err)
+		}
+	}
 	if cfg.MirrorDir != "" {
 		if info, err := os.Stat(cfg.MirrorDir); err != nil || !info.IsDir() {
 			return Config{}, fmt.Errorf("KUBEBYON_MIRROR_DIR: %.200q is no folder that can be read; it accepts the path of an existing folder", cfg.MirrorDir)
@@ -104,8 +117,20 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	return cfg, nil
 }
 
-// readPassword never puts the file's text into an error.
 func readPassword(path string) (telemetry.Secret, error) {
+	text, err := readSecret(path)
+	if err != nil {
+		return "", err
+	}
+	password := strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
+	if account.CheckPassword(password) != nil {
+		return "", errors.New("holds a password that is too short, too long or not UTF-8")
+	}
+	return telemetry.Secret(password), nil
+}
+
+// readSecret never puts the file's text into an error.
+func readSecret(path string) (string, error) {
 	const most = 8 << 10
 	f, err := os.Open(path)
 	switch {
@@ -123,11 +148,7 @@ func readPassword(path string) (telemetry.Secret, error) {
 	case err != nil:
 		return "", errors.New("cannot be read")
 	case len(text) > most:
-		return "", errors.New("is too large for a password")
+		return "", errors.New("is too large for a secret")
 	}
-	password := strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r")
-	if account.CheckPassword(password) != nil {
-		return "", errors.New("holds a password that is too short, too long or not UTF-8")
-	}
-	return telemetry.Secret(password), nil
+	return string(text), nil
 }

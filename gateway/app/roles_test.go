@@ -1,6 +1,7 @@
 package app_test
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,6 +10,40 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/contract"
 )
+
+const (
+	anybody = iota
+	account
+	admin
+)
+
+// use is a request that a role may make; fill and body are as in world.call.
+type use struct {
+	who        int
+	fill, body string
+}
+
+// What each area of the API may be used for, by whom. A route that is missing here fails the test.
+var usesOfSystem = map[string]use{
+	"GET /healthz": {}, "GET /readyz": {}, "GET /api/openapi.yaml": {}, "GET /setup": {}, "POST /api/auth/logout": {},
+	"POST /api/auth/setup": {body: `{"token":"x","email":"a@b","password":"twelve chars"}`}, // 403 for anybody: the link is none
+	"POST /api/auth/login": {body: `{"email":"nobody@example.com","password":"x"}`},         // 401 for anybody
+	"GET /node/join":       {fill: "?token=" + joinToken}, "GET /node/mirror/{name}": {fill: "absent"},
+
+	"GET /api/auth/session": {who: account},
+	"GET " + settings:       {who: admin}, "PUT " + settings: {who: admin, body: `{"settings":{}}`},
+}
+
+var usesOfClusters = map[string]use{
+	"POST " + clusters: {who: account, body: `{"name":"demo"}`}, "GET " + clusters: {who: account},
+	"GET " + cluster: {who: account, fill: clusterID}, "PATCH " + cluster: {who: account, fill: clusterID, body: `{"name":"x"}`},
+	"DELETE " + cluster: {who: account, fill: clusterID}, "GET " + cluster + "/events": {who: account, fill: clusterID},
+	"GET " + cluster + "/kubeconfig":                {who: account, fill: clusterID},
+	"POST " + cluster + "/join-token":               {who: account, fill: clusterID, body: `{}`},
+	"GET " + cluster + "/join-tokens":               {who: account, fill: clusterID},
+	"DELETE " + cluster + "/join-tokens/{token_id}": {who: account, fill: clusterID + " " + tokenID},
+	"GET /api/console/nodes":                        {who: account, fill: "?cluster_id=" + clusterID},
+}
 
 // Every route by every role. What a role may not do answers 401 or 403 and reaches no service; what it may do reaches the
 // services as that very account.
@@ -28,32 +63,9 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	plain, stranger := w.newBrowser(), w.newBrowser()
 	w.callAs(plain, "POST", "/api/auth/login", "", `{"email":"`+plainEmail+`","password":"`+adminPassword+`"}`).expect(t, http.StatusOK, "")
 
-	const (
-		anybody = iota
-		account
-		admin
-	)
-	type use struct {
-		who        int
-		fill, body string
-	}
-	uses := map[string]use{
-		"GET /healthz": {}, "GET /readyz": {}, "GET /api/openapi.yaml": {}, "GET /setup": {}, "POST /api/auth/logout": {},
-		"POST /api/auth/setup": {body: `{"token":"x","email":"a@b","password":"twelve chars"}`}, // 403 for anybody: the link is none
-		"POST /api/auth/login": {body: `{"email":"nobody@example.com","password":"x"}`},         // 401 for anybody
-		"GET /node/join":       {fill: "?token=" + joinToken}, "GET /node/mirror/{name}": {fill: "absent"},
-
-		"GET /api/auth/session": {who: account},
-		"POST " + clusters:      {who: account, body: `{"name":"demo"}`}, "GET " + clusters: {who: account},
-		"GET " + cluster: {who: account, fill: clusterID}, "PATCH " + cluster: {who: account, fill: clusterID, body: `{"name":"x"}`},
-		"DELETE " + cluster: {who: account, fill: clusterID}, "GET " + cluster + "/events": {who: account, fill: clusterID},
-		"GET " + cluster + "/kubeconfig":                {who: account, fill: clusterID},
-		"POST " + cluster + "/join-token":               {who: account, fill: clusterID, body: `{}`},
-		"GET " + cluster + "/join-tokens":               {who: account, fill: clusterID},
-		"DELETE " + cluster + "/join-tokens/{token_id}": {who: account, fill: clusterID + " " + tokenID},
-		"GET /api/console/nodes":                        {who: account, fill: "?cluster_id=" + clusterID},
-
-		"GET " + settings: {who: admin}, "PUT " + settings: {who: admin, body: `{"settings":{}}`},
+	uses := map[string]use{}
+	for _, area := range []map[string]use{usesOfSystem, usesOfClusters} {
+		maps.Copy(uses, area)
 	}
 	routes := served(t)
 	if len(uses) != len(routes) {

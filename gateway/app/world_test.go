@@ -25,6 +25,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/api"
 	"github.com/kubebyon/kubebyon/gateway/app"
+	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/edgev1"
@@ -88,7 +89,14 @@ func prepare(tb testing.TB, wishes ...wish) *world {
 	if err := os.WriteFile(secret, []byte(adminPassword+"\n"), 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	env := map[string]string{"KUBEBYON_ADMIN_PASSWORD_FILE": secret, "KUBEBYON_MIRROR_DIR": w.mirror, "KUBEBYON_LOG_LEVEL": "debug"}
+	key := filepath.Join(tb.TempDir(), "key")
+	if err := os.WriteFile(key, []byte(keyring.New()+"\n"), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	env := map[string]string{"KUBEBYON_ADMIN_PASSWORD_FILE": secret, "KUBEBYON_MIRROR_DIR": w.mirror, "KUBEBYON_LOG_LEVEL": "debug",
+		"KUBEBYON_ENCRYPTION_KEY_FILE": key,
+		// The tests of the limits set their own.
+		"KUBEBYON_AUTH_RATE_LIMIT_BURST": "1000000", "KUBEBYON_JOIN_RATE_LIMIT_BURST": "1000000"}
 	for _, wish := range wishes {
 		wish(env, w)
 	}
@@ -253,7 +261,7 @@ func (w *world) conforms(request *http.Request, response *http.Response, path, b
 	}
 	kind := response.Header.Get("Content-Type")
 	input := &openapi3filter.RequestValidationInput{
-		Request: request, QueryParams: request.URL.Query(), PathParams: map[string]string{"cluster_id": "x", "token_id": "x", "name": "x"},
+		Request: request, QueryParams: request.URL.Query(), PathParams: pathParams(path),
 		Route:   &routers.Route{Spec: w.spec, Path: path, PathItem: item, Method: request.Method, Operation: item.GetOperation(request.Method)},
 		Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeResponseBody: !strings.Contains(kind, "json")},
 	}
@@ -274,6 +282,16 @@ func (w *world) conforms(request *http.Request, response *http.Response, path, b
 			w.t.Errorf("%s %s answered %d with %s, which is not described", request.Method, path, response.StatusCode, kind)
 		}
 	}
+}
+
+func pathParams(path string) map[string]string {
+	found := map[string]string{}
+	for segment := range strings.SplitSeq(path, "/") {
+		if name, ok := strings.CutPrefix(segment, "{"); ok {
+			found[strings.TrimSuffix(name, "}")] = "x"
+		}
+	}
+	return found
 }
 
 // expect fails unless the answer is a problem with that status and code.

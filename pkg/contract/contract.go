@@ -21,11 +21,17 @@ const (
 	RoleUser  Role = "user"
 )
 
-// Principal is who asks. The gateway alone makes it, from a session; services trust NATS for it.
+// Principal is who asks. The gateway alone makes it, from a session or an API token; services trust NATS for it.
 type Principal struct {
 	UserID string `json:"user_id"` // usr_…
 	Role   Role   `json:"role"`
+	// ReadOnly and Clusters narrow what the account may do, as an API token's scopes do. They never widen it.
+	ReadOnly bool     `json:"read_only,omitempty"`
+	Clusters []string `json:"clusters,omitempty"` // cl_…, at most MaxPrincipalClusters; empty: all that the account may see
 }
+
+// MaxPrincipalClusters bounds a principal to what fits its header.
+const MaxPrincipalClusters = 10
 
 // Ping is what every service answers on <subject prefix>.ping.
 type Ping struct{}

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"encoding/json"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 func FuzzHeader(f *testing.F) {
 	f.Add(`{"user_id":"usr_1","role":"admin"}`, "1500", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "a=b")
 	f.Add(`{"user_id":"usr_1","role":"admin","role":"user"}`, "0", "", "")
+	f.Add(`{"user_id":"usr_1","role":"user","read_only":true,"clusters":["cl_aaaaaaaaaaaaaaaaaaaa"]}`, "1", "", "")
 	f.Add(`{"USER_ID":"usr_1","role":"user"} `, "18446744073709551616", "junk", "\r\n")
 	f.Fuzz(func(t *testing.T, principal, timeout, traceparent, tracestate string) {
 		h := nats.Header{headerPrincipal: {principal}, headerTimeout: {timeout}, "traceparent": {traceparent}, "tracestate": {tracestate}}
@@ -39,7 +41,7 @@ func FuzzHeader(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := decodePrincipal(s); err != nil || again != p {
+		if again, err := decodePrincipal(s); err != nil || !reflect.DeepEqual(again, p) {
 			t.Fatalf("%+v became %+v, %v", p, again, err)
 		}
 		if strings.ContainsAny(s, "\r\n") {

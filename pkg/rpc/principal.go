@@ -15,7 +15,10 @@ import (
 
 const maxPrincipal = 512 // bytes of its header
 
-var userID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var (
+	userID    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+	clusterID = regexp.MustCompile(`^cl_[a-z0-9]{20}$`)
+)
 
 type principalKey struct{}
 
@@ -64,7 +67,8 @@ func decodePrincipal(s string) (contract.Principal, error) {
 	return p, nil
 }
 
-// canonical reads what encodePrincipal writes without JSON's decoder: every call carries it. Anything else it leaves alone.
+// canonical reads what encodePrincipal writes for a session without JSON's decoder: most calls carry that. Anything else it
+// leaves alone.
 func canonical(s string, p *contract.Principal) bool {
 	id, ok := strings.CutPrefix(s, `{"user_id":"`)
 	if !ok {
@@ -89,6 +93,14 @@ func checkPrincipal(p contract.Principal) error {
 	}
 	if p.Role != contract.RoleAdmin && p.Role != contract.RoleUser {
 		return errors.New("its role is unknown")
+	}
+	if len(p.Clusters) > contract.MaxPrincipalClusters {
+		return errors.New("it is narrowed to too many clusters")
+	}
+	for _, id := range p.Clusters {
+		if !clusterID.MatchString(id) {
+			return errors.New("it is narrowed to something that is no cluster's id")
+		}
 	}
 	return nil
 }

@@ -109,8 +109,8 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
-	found := sessionOf(r)
-	return writeJSON(w, http.StatusOK, sessionBody{User: found.Account, ExpiresAt: found.ExpiresAt})
+	found := callerOf(r)
+	return writeJSON(w, http.StatusOK, sessionBody{User: found.account, ExpiresAt: found.session.ExpiresAt})
 }
 
 func (s *Server) cookie(value string) *http.Cookie {
@@ -123,12 +123,6 @@ func sessionToken(r *http.Request) string {
 		return ""
 	}
 	return cookie.Value
-}
-
-// sessionOf is for routes that need one; admit put it there.
-func sessionOf(r *http.Request) session.Session {
-	found, _ := r.Context().Value(sessionKey{}).(session.Session)
-	return found
 }
 
 func notLoggedIn() error { return session.Refused() }

@@ -20,10 +20,9 @@ import (
 )
 
 type (
-	queryKey   struct{}
-	addressKey struct{}
-	recordKey  struct{}
-	sessionKey struct{}
+	queryKey  struct{}
+	pathKey   struct{}
+	recordKey struct{}
 )
 
 // hideQuery takes the query out of the request before anything can log or trace it: /node/join has a credential
@@ -58,7 +57,7 @@ func trace(next http.Handler) http.Handler {
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return "HTTP" }),
 	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if address, ok := r.Context().Value(addressKey{}).(*url.URL); ok {
+		if address, ok := r.Context().Value(pathKey{}).(*url.URL); ok {
 			r.URL = address
 		}
 		// Without an exporter there may be no trace id; people and logs need one all the same.
@@ -73,7 +72,7 @@ func trace(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(context.WithValue(r.Context(), addressKey{}, r.URL))
+		r = r.WithContext(context.WithValue(r.Context(), pathKey{}, r.URL))
 		r.URL = &url.URL{}
 		traced.ServeHTTP(w, r)
 	})
@@ -160,7 +159,7 @@ func (s *Server) report(r *http.Request, rec *record, out *meter, took time.Dura
 	level := slog.LevelInfo
 	attributes := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", rec.route), slog.Int("status", out.status),
-		slog.Int64("bytes", out.bytes), slog.Duration("took", took), slog.String("peer", r.RemoteAddr),
+		slog.Int64("bytes", out.bytes), slog.Duration("took", took), slog.String("client", clientAddress(r).String()),
 	}
 	if len(rec.ids) > 0 {
 		attributes = append(attributes, slog.String("on", strings.Join(rec.ids, "/")))

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/kubebyon/kubebyon/pkg/contract"
@@ -28,41 +29,71 @@ const (
 
 type route struct {
 	Route
-	access access
-	handle func(http.ResponseWriter, *http.Request) error
+	access  access
+	handle  func(http.ResponseWriter, *http.Request) error
+	takes   []string // the query's parameters; any other is refused
+	action  string   // its name in the audit log, <object>.<verb>; empty: it is not kept there
+	limited limit    // the rate limit that counts it
 }
 
-// table is the one list of what is served; whatever differs by route is a column of it.
+// limit names a rate limit. Each counts by itself.
+type limit string
+
+const (
+	unlimited limit = ""
+	byAPI     limit = "api"  // the API in general
+	byAuth    limit = "auth" // what strangers may try passwords, codes and links with
+	byJoin    limit = "join" // join scripts
+)
+
+func on(method, path string, who access, handle func(http.ResponseWriter, *http.Request) error) route {
+	rt := route{Route: Route{method, path}, access: who, handle: handle}
+	if strings.HasPrefix(path, "/api/") {
+		rt.limited = byAPI
+	}
+	return rt
+}
+
+// query names the parameters that the route takes.
+func (rt route) query(names ...string) route { rt.takes = names; return rt }
+
+// audit names what the route does in the audit log.
+func (rt route) audit(action string) route { rt.action = action; return rt }
+
+// limit lets another rate limit than the general one count the route.
+func (rt route) limit(l limit) route { rt.limited = l; return rt }
+
+// table is the one list of what is served; whatever differs by route is said here.
 func (s *Server) table() []route {
 	const cluster = "/api/console/clusters/{cluster_id}"
 	return []route{
-		{Route{"GET", "/healthz"}, public, s.healthz},
-		{Route{"GET", "/readyz"}, public, s.readyz},
-		{Route{"GET", "/api/openapi.yaml"}, public, s.openAPI},
+		on("GET", "/healthz", public, s.healthz),
+		on("GET", "/readyz", public, s.readyz),
+		on("GET", "/api/openapi.yaml", public, s.openAPI),
 
-		{Route{"GET", "/setup"}, public, s.setupPage},
-		{Route{"POST", "/api/auth/setup"}, public, s.setup},
-		{Route{"POST", "/api/auth/login"}, public, s.logIn},
-		{Route{"POST", "/api/auth/logout"}, public, s.logOut},
-		{Route{"GET", "/api/auth/session"}, signed, s.showSession},
+		on("GET", "/setup", public, s.setupPage),
+		on("POST", "/api/auth/setup", public, s.setup).limit(byAuth).audit("account.setup"),
+		on("POST", "/api/auth/login", public, s.logIn).limit(byAuth).audit("session.open"),
+		on("POST", "/api/auth/logout", public, s.logOut).audit("session.close"),
+		on("GET", "/api/auth/session", signed, s.showSession),
 
-		{Route{"GET", "/api/admin/settings"}, admins, s.showSettings},
-		{Route{"PUT", "/api/admin/settings"}, admins, s.changeSettings},
+		on("GET", "/api/admin/settings", admins, s.showSettings),
+		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
 
-		{Route{"POST", "/api/console/clusters"}, signed, s.createCluster},
-		{Route{"GET", "/api/console/clusters"}, signed, s.listClusters},
-		{Route{"GET", cluster}, signed, s.showCluster},
-		{Route{"PATCH", cluster}, signed, s.changeCluster},
-		{Route{"DELETE", cluster}, signed, s.deleteCluster},
-		{Route{"GET", cluster + "/events"}, signed, s.clusterEvents},
-		{Route{"GET", cluster + "/kubeconfig"}, signed, s.kubeconfig},
-		{Route{"POST", cluster + "/join-token"}, signed, s.createToken},
-		{Route{"GET", cluster + "/join-tokens"}, signed, s.listTokens},
-		{Route{"DELETE", cluster + "/join-tokens/{token_id}"}, signed, s.revokeToken},
-		{Route{"GET", "/api/console/nodes"}, signed, s.listNodes},
+		on("POST", "/api/console/clusters", signed, s.createCluster).audit("cluster.create"),
+		on("GET", "/api/console/clusters", signed, s.listClusters),
+		on("GET", cluster, signed, s.showCluster),
+		on("PATCH", cluster, signed, s.changeCluster).audit("cluster.change"),
+		on("DELETE", cluster, signed, s.deleteCluster).audit("cluster.delete"),
+		on("GET", cluster+"/events", signed, s.clusterEvents),
+		on("GET", cluster+"/kubeconfig", signed, s.kubeconfig).audit("kubeconfig.download"),
+		on("POST", cluster+"/join-token", signed, s.createToken).audit("join_token.create"),
+		on("GET", cluster+"/join-tokens", signed, s.listTokens),
+		on("DELETE", cluster+"/join-tokens/{token_id}", signed, s.revokeToken).audit("join_token.revoke"),
+		on("GET", "/api/console/nodes", signed, s.listNodes).query("cluster_id"),
 
-		{Route{"GET", "/node/join"}, public, s.joinScript},
-		{Route{"GET", "/node/mirror/{name...}"}, machine, s.mirrorFile},
+		on("GET", "/node/join", public, s.joinScript).query("token").limit(byJoin).audit("join_script.download"),
+		on("GET", "/node/mirror/{name...}", machine, s.mirrorFile),
 	}
 }
 
@@ -85,7 +116,7 @@ func (s *Server) serve(rt route) http.Handler {
 	})
 }
 
-// admit refuses cross-site use of a cookie, and who may not use the route. What it returns carries the session.
+// admit refuses cross-site use of a cookie, and who may not use the route. What it returns carries the caller.
 func (s *Server) admit(r *http.Request, rt route) (*http.Request, error) {
 	if err := s.crossOrigin.Check(r); err != nil {
 		return r, fault.New(fault.Forbidden, "cross_origin", "a page of another origin may not do this").Because(err)
@@ -114,7 +145,7 @@ func (s *Server) admit(r *http.Request, rt route) (*http.Request, error) {
 	if rt.access == admins && found.Account.Role != contract.RoleAdmin {
 		return r, fault.New(fault.Forbidden, "admin_only", "this is for administrators")
 	}
-	ctx := context.WithValue(r.Context(), sessionKey{}, found)
+	ctx := withCaller(r.Context(), caller{account: found.Account, session: found})
 	return r.WithContext(rpc.WithPrincipal(ctx, found.Account.Principal())), nil
 }
 

@@ -59,7 +59,7 @@ func (s *Server) AttachServices(v Services) { s.services.Store(&v) }
 
 // Handler is the whole edge.
 func (s *Server) Handler() http.Handler {
-	return hideQuery(trace(s.observe(http.HandlerFunc(s.dispatch))))
+	return locate(hideQuery(trace(s.observe(http.HandlerFunc(s.dispatch)))))
 }
 
 // Routes lists what is served, for comparison with the API's description.

@@ -37,7 +37,7 @@ func (s *Server) changeSettings(w http.ResponseWriter, r *http.Request) error {
 	if body.Settings == nil {
 		return fault.New(fault.Invalid, "field_required", "settings is missing").In("settings")
 	}
-	now, err := id.Settings.Change(r.Context(), *body.Settings, sessionOf(r).Account.ID)
+	now, err := id.Settings.Change(r.Context(), *body.Settings, callerOf(r).account.ID)
 	if err != nil {
 		return err
 	}

@@ -183,7 +183,7 @@ func TestSessions(t *testing.T) {
 		if err != nil && !fault.Is(err, fault.Unauthenticated) {
 			t.Fatal(err)
 		}
-		if err == nil && found.Account.Principal() != a.Principal() {
+		if err == nil && found.Account != a {
 			t.Fatalf("someone else's: %+v", found)
 		}
 		return err == nil

@@ -20,6 +20,10 @@ var (
 	Delete     = contract.Method[DeleteRequest, Cluster]{Subject: "kubebyon.v1.cluster.delete", Timeout: 5 * time.Second}
 	Events     = contract.Method[EventsRequest, EventsResponse]{Subject: "kubebyon.v1.cluster.events", Timeout: 5 * time.Second, Idempotent: true}
 	Kubeconfig = contract.Method[KubeconfigRequest, KubeconfigResponse]{Subject: "kubebyon.v1.cluster.kubeconfig", Timeout: 10 * time.Second, Idempotent: true}
+
+	Members      = contract.Method[MembersRequest, MembersResponse]{Subject: "kubebyon.v1.cluster.members", Timeout: 5 * time.Second, Idempotent: true}
+	SetMember    = contract.Method[SetMemberRequest, Member]{Subject: "kubebyon.v1.cluster.set-member", Timeout: 5 * time.Second}
+	RemoveMember = contract.Method[RemoveMemberRequest, RemoveMemberResponse]{Subject: "kubebyon.v1.cluster.remove-member", Timeout: 5 * time.Second}
 )
 
 // ControlPlane says which software runs a tenant's control plane.
@@ -51,13 +55,24 @@ const (
 	Deleting     Status = "deleting"
 )
 
+// Access is what a principal may do with one cluster. Each includes what stands before it.
+type Access string
+
+// The accesses. Whoever created a cluster is an owner of it for good; an administrator has Owner everywhere.
+const (
+	Viewer Access = "viewer" // see the cluster, its events, nodes and tokens
+	Editor Access = "editor" // change it, make and revoke join tokens
+	Owner  Access = "owner"  // delete it, download the administrator's kubeconfig, choose its members
+)
+
 // Cluster is a tenant's control plane as its users see it. It holds no credential.
 type Cluster struct {
 	ID                string       `json:"id"` // cl_ + 20 of [a-z0-9]
 	Name              string       `json:"name"`
-	VClusterName      string       `json:"vcluster_name"` // the Helm release, a DNS-1123 label
-	Namespace         string       `json:"namespace"`     // on the host cluster
-	OwnerID           string       `json:"owner_id"`
+	VClusterName      string       `json:"vcluster_name"`    // the Helm release, a DNS-1123 label
+	Namespace         string       `json:"namespace"`        // on the host cluster
+	OwnerID           string       `json:"owner_id"`         // who created it
+	Access            Access       `json:"access,omitempty"` // the asking principal's
 	ControlPlane      ControlPlane `json:"control_plane"`
 	ControlPlaneHost  string       `json:"control_plane_host"` // an IP or a DNS name, without port
 	PublicAccessMode  AccessMode   `json:"public_access_mode"`
@@ -94,9 +109,11 @@ type ListResponse struct {
 	Clusters []Cluster `json:"clusters"`
 }
 
-// GetRequest names one cluster.
+// GetRequest names one cluster. Other services ask with it whether a principal may do what needs an access: one that the
+// principal sees but may not do that with is forbidden (cluster_access_insufficient).
 type GetRequest struct {
-	ID string `json:"id"`
+	ID   string `json:"id"`
+	Need Access `json:"need,omitempty"` // empty: Viewer
 }
 
 // UpdateRequest changes what is not nil.
@@ -151,3 +168,37 @@ type KubeconfigResponse struct {
 	Kubeconfig string `json:"kubeconfig"` // YAML
 	FileName   string `json:"file_name"`
 }
+
+// Member is an account that may use a cluster.
+type Member struct {
+	UserID  string    `json:"user_id"`
+	Access  Access    `json:"access"`
+	AddedBy string    `json:"added_by,omitempty"` // empty: it created the cluster
+	AddedAt time.Time `json:"added_at"`
+}
+
+// MembersRequest asks who may use a cluster.
+type MembersRequest struct {
+	ID string `json:"id"`
+}
+
+// MembersResponse begins with the one who created the cluster; the rest is ordered by time.
+type MembersResponse struct {
+	Members []Member `json:"members"`
+}
+
+// SetMemberRequest adds a member or changes what it may do. The user id is one that the gateway has looked up.
+type SetMemberRequest struct {
+	ID     string `json:"id"`
+	UserID string `json:"user_id"`
+	Access Access `json:"access"`
+}
+
+// RemoveMemberRequest takes a member's access away. Members may remove themselves; whoever created the cluster stays.
+type RemoveMemberRequest struct {
+	ID     string `json:"id"`
+	UserID string `json:"user_id"`
+}
+
+// RemoveMemberResponse says nothing: the member is gone.
+type RemoveMemberResponse struct{}
