@@ -18,6 +18,7 @@ const (
 	clusters = "/api/console/clusters"
 	cluster  = clusters + "/{cluster_id}"
 	settings = "/api/admin/settings"
+	auditLog = "/api/admin/audit"
 )
 
 // Every route answers as it is described, well and badly; call holds each answer against the description.
@@ -66,6 +67,11 @@ func TestEveryRoute(t *testing.T) {
 		{w.browser, "POST", cluster + "/join-token", clusterID, `{}`, 409, "join_base_url_unset"},
 		{w.browser, "PUT", settings, "", `{"settings":{"join_base_url":"http://198.18.0.1:8080/"}}`, 200, ""},
 		{w.browser, "GET", settings, "", "", 200, ""},
+
+		{w.browser, "GET", auditLog, "?action=settings.change&limit=1", "", 200, ""},
+		{stranger, "GET", auditLog, "", "", 401, "not_logged_in"},
+		{w.browser, "GET", auditLog + "/export", "?action=settings.", "", 200, ""},
+		{w.browser, "GET", auditLog + "/export", "?since=yesterday", "", 400, "parameter_invalid"},
 
 		{stranger, "POST", clusters, "", `{"name":"demo"}`, 401, "not_logged_in"},
 		{w.browser, "POST", clusters, "", `{"name":"demo","vcluster_name":"demo","namespace":"demo","control_plane_host":"198.18.0.2","control_plane":"upstream","public_access_mode":"nodeport"}`, 201, ""},

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
@@ -137,6 +138,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, pool *pgxpool.P
 	}
 	edge.AttachIdentity(httpapi.Identity{
 		Accounts: accounts, Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
+		Audit: audit.NewTrail(rows, log),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
 	<-drained

@@ -271,7 +271,16 @@ func dump(t *testing.T, dsn string) string {
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	var all strings.Builder
-	for _, table := range []string{"users", "sessions", "setup_links", "settings"} {
+	rows, err := conn.Query(t.Context(), `select quote_ident(table_schema) || '.' || quote_ident(table_name) from information_schema.tables
+		where table_schema not in ('pg_catalog', 'information_schema')`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range tables {
 		rows, err := conn.Query(t.Context(), "select t::text from "+table+" t")
 		if err != nil {
 			t.Fatal(err)

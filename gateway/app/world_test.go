@@ -263,7 +263,7 @@ func (w *world) conforms(request *http.Request, response *http.Response, path, b
 	input := &openapi3filter.RequestValidationInput{
 		Request: request, QueryParams: request.URL.Query(), PathParams: pathParams(path),
 		Route:   &routers.Route{Spec: w.spec, Path: path, PathItem: item, Method: request.Method, Operation: item.GetOperation(request.Method)},
-		Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeResponseBody: !strings.Contains(kind, "json")},
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeResponseBody: !strings.Contains(kind, "json") || strings.Contains(kind, "ndjson")},
 	}
 	if response.StatusCode < 300 {
 		request.Body = io.NopCloser(strings.NewReader(body))

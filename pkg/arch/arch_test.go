@@ -29,6 +29,7 @@ type pkg struct {
 var pure = map[string]bool{
 	"services/token/internal/joinscript": true,
 	"gateway/internal/account":           true,
+	"gateway/internal/audit":             true,
 	"gateway/internal/session":           true,
 	"gateway/internal/settings":          true,
 	"gateway/internal/ratelimit":         true,

@@ -33,6 +33,7 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	concernsEmail(r, body.Email)
 	if err := required("email", body.Email); err != nil {
 		return err
 	}
@@ -59,6 +60,7 @@ func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	concernsEmail(r, body.Email)
 	if err := required("token", body.Token); err != nil {
 		return err
 	}

@@ -65,6 +65,7 @@ func (s *Server) createCluster(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	concerns(r, made.ID)
 	w.Header().Set("Location", "/api/console/clusters/"+made.ID)
 	return writeJSON(w, http.StatusCreated, clusterBody{made})
 }
@@ -110,6 +111,7 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *http.Request) error {
 		return fault.New(fault.Invalid, "nothing_to_change", "the body changes nothing").
 			Do("give name, control_plane_host or public_access_mode")
 	}
+	changes(r, given(body)...)
 	changed, err := services.updateCluster(r.Context(), clusterv1.UpdateRequest{
 		ID: id, Name: body.Name, ControlPlaneHost: body.ControlPlaneHost, PublicAccessMode: body.PublicAccessMode,
 	})
@@ -186,6 +188,7 @@ func (s *Server) createToken(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	concerns(r, made.Token.ID)
 	return writeJSON(w, http.StatusCreated, made)
 }
 

@@ -49,6 +49,7 @@ func (s *Server) fetchJoinScript(r *http.Request) (string, error) {
 	if !joinTokenForm.MatchString(token) {
 		return "", fault.New(fault.Invalid, "join_token_malformed", "the address's token is not of the form id.secret").In("token").Do(again)
 	}
+	concerns(r, "join_token:"+token[:6]) // the half that lists show
 	services, err := s.withServices()
 	if err != nil {
 		return "", err

@@ -87,11 +87,9 @@ func nameRoute(r *http.Request, rt route) {
 	name := rt.Method + " " + rt.Path
 	if rec := recordOf(r); rec != nil {
 		rec.route = name
-		for _, form := range []*regexp.Regexp{clusterIDForm, tokenIDForm} {
-			for segment := range strings.SplitSeq(r.URL.Path, "/") {
-				if form.MatchString(segment) {
-					rec.ids = append(rec.ids, segment)
-				}
+		for segment := range strings.SplitSeq(r.URL.Path, "/") {
+			if idForm.MatchString(segment) {
+				rec.ids = append(rec.ids, segment)
 			}
 		}
 	}
@@ -104,11 +102,20 @@ func nameRoute(r *http.Request, rt route) {
 	}
 }
 
-// record is what a request's one line in the log says.
+// idForm is every object's id: cl_…, tok_…, usr_…. No credential of ours has it.
+var idForm = regexp.MustCompile(`^[a-z]{2,4}_[a-z0-9]{20}$`)
+
+// record is what a request's one line in the log says, and its entry in the audit log.
 type record struct {
 	route, user string
 	ids         []string // of the objects in the path, in their own form; never another part of it
 	err         error
+
+	// For the audit log alone.
+	credential string   // ses_… or pat_…
+	objects    []string // besides ids; see concerns
+	fields     []string // see changes
+	returned   bool     // the handler came to its end
 }
 
 func recordOf(r *http.Request) *record {

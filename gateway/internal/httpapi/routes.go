@@ -14,8 +14,8 @@ import (
 // requestTime bounds a request that is not a download. It is longer than any one method's own deadline.
 const requestTime = 25 * time.Second
 
-// Route is a method and a path with {names}.
-type Route struct{ Method, Path string }
+// Route is a method and a path with {names}. Action is its name in the audit log, <object>.<verb>; empty: it is not kept there.
+type Route struct{ Method, Path, Action string }
 
 // access is who may use a route.
 type access int
@@ -32,8 +32,8 @@ type route struct {
 	access  access
 	handle  func(http.ResponseWriter, *http.Request) error
 	takes   []string // the query's parameters; any other is refused
-	action  string   // its name in the audit log, <object>.<verb>; empty: it is not kept there
 	limited limit    // the rate limit that counts it
+	long    bool     // its answer may take longer than requestTime
 }
 
 // limit names a rate limit. Each counts by itself.
@@ -47,7 +47,7 @@ const (
 )
 
 func on(method, path string, who access, handle func(http.ResponseWriter, *http.Request) error) route {
-	rt := route{Route: Route{method, path}, access: who, handle: handle}
+	rt := route{Route: Route{Method: method, Path: path}, access: who, handle: handle}
 	if strings.HasPrefix(path, "/api/") {
 		rt.limited = byAPI
 	}
@@ -58,7 +58,10 @@ func on(method, path string, who access, handle func(http.ResponseWriter, *http.
 func (rt route) query(names ...string) route { rt.takes = names; return rt }
 
 // audit names what the route does in the audit log.
-func (rt route) audit(action string) route { rt.action = action; return rt }
+func (rt route) audit(action string) route { rt.Action = action; return rt }
+
+// unhurried lets the answer take as long as somebody reads it.
+func (rt route) unhurried() route { rt.long = true; return rt }
 
 // limit lets another rate limit than the general one count the route.
 func (rt route) limit(l limit) route { rt.limited = l; return rt }
@@ -79,6 +82,9 @@ func (s *Server) table() []route {
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
+
+		on("GET", "/api/admin/audit", admins, s.searchAudit).query(append([]string{"limit", "cursor"}, auditFilters...)...),
+		on("GET", "/api/admin/audit/export", admins, s.exportAudit).query(auditFilters...).unhurried().audit("audit.export"),
 
 		on("POST", "/api/console/clusters", signed, s.createCluster).audit("cluster.create"),
 		on("GET", "/api/console/clusters", signed, s.listClusters),
@@ -101,14 +107,19 @@ func (s *Server) table() []route {
 func (s *Server) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		nameRoute(r, rt)
-		if rt.access != machine {
+		if rt.access != machine && !rt.long {
 			ctx, cancel := context.WithTimeout(r.Context(), requestTime)
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
+		w, end := s.audit(w, r, rt)
+		defer end()
 		r, err := s.admit(r, rt)
 		if err == nil {
 			err = rt.handle(w, r)
+		}
+		if rec := recordOf(r); rec != nil {
+			rec.returned = true
 		}
 		if err != nil {
 			s.fail(w, r, err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
@@ -26,6 +27,7 @@ type Identity struct {
 	Accounts *account.Service
 	Sessions *session.Service
 	Settings *settings.Service
+	Audit    *audit.Trail
 	Database Pinger
 }
 

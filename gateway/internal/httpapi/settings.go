@@ -37,6 +37,7 @@ func (s *Server) changeSettings(w http.ResponseWriter, r *http.Request) error {
 	if body.Settings == nil {
 		return fault.New(fault.Invalid, "field_required", "settings is missing").In("settings")
 	}
+	changes(r, given(body.Settings)...)
 	now, err := id.Settings.Change(r.Context(), *body.Settings, callerOf(r).account.ID)
 	if err != nil {
 		return err
