@@ -40,7 +40,7 @@ func (a Account) Principal() contract.Principal {
 
 // Store keeps accounts. Every method fails with unavailable while the database is away.
 type Store interface {
-	// AccountByEmail gives the account and its password hash; not_found where there is none.
+	// AccountByEmail gives an enabled account and its password hash; not_found where there is none.
 	AccountByEmail(ctx context.Context, email string) (Account, string, error)
 	// AnyAccount says whether an account exists.
 	AnyAccount(ctx context.Context) (bool, error)
@@ -126,7 +126,7 @@ func (s *Service) Setup(ctx context.Context, token, email, password string) (Acc
 	if err := CheckEmail(email); err != nil {
 		return Account{}, err
 	}
-	if err := CheckPassword(password); err != nil {
+	if err := checkPasswordOf(normalise(email), password); err != nil {
 		return Account{}, err
 	}
 	hash := sha256.Sum256([]byte(token))
@@ -171,7 +171,9 @@ var addressForm = regexp.MustCompile(`^[a-z0-9.!#$%&'*+/=?^_{|}~-]{1,64}@[a-z0-9
 
 // CheckEmail says what is wrong with an address.
 func CheckEmail(email string) error {
-	if e := normalise(email); len(e) > 254 || !addressForm.MatchString(e) {
+	// Before it becomes lower case: that makes plain letters of some that are none, such as the Kelvin sign.
+	plain := !strings.ContainsFunc(email, func(r rune) bool { return r >= utf8.RuneSelf })
+	if e := normalise(email); !plain || len(e) > 254 || !addressForm.MatchString(e) {
 		return fault.New(fault.Invalid, "email_invalid", "this is no e-mail address of the form name@example.com").In("email")
 	}
 	return nil
@@ -192,7 +194,9 @@ func CheckPassword(password string) error {
 
 func normalise(email string) string { return strings.ToLower(strings.TrimSpace(email)) }
 
-func newID() string {
+func newID() string { return newIDOf("usr_") }
+
+func newIDOf(prefix string) string {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789"
 	id := make([]byte, 0, 20)
 	for len(id) < cap(id) {
@@ -203,7 +207,7 @@ func newID() string {
 			}
 		}
 	}
-	return "usr_" + string(id)
+	return prefix + string(id)
 }
 
 // random never fails: crypto/rand ends the process where the system has no randomness.

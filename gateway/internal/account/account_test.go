@@ -20,7 +20,7 @@ func TestCheckEmail(t *testing.T) {
 	}
 	for _, email := range []string{
 		"", "a", "@b", "a@", "a@@b", "a@b@c", "a b@c", "a@b\nBcc: x@y", "a,b@c", "<a@b>", "a@b>", "\"a b\"@c", "a@.b", "a@b..c", "a@-b",
-		"аdmin@example.com", "admin@exаmple.com", "a@b\x00", strings.Repeat("a", 65) + "@b", "a@" + strings.Repeat("b.", 150) + "c",
+		"admin@\u212aubebyon.local", "\u00a0a@b", "аdmin@example.com", "admin@exаmple.com", "a@b\x00", strings.Repeat("a", 65) + "@b", "a@" + strings.Repeat("b.", 150) + "c",
 	} {
 		if err := CheckEmail(email); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q let through: %v", email, err)

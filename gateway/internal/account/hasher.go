@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/alexedwards/argon2id"
@@ -16,6 +17,7 @@ type Hasher struct {
 	slots  chan struct{}
 	wait   time.Duration
 	nobody string
+	done   atomic.Int64
 }
 
 // NewHasher makes one that works on at most concurrency passwords at a time; a caller waits up to wait for its turn.
@@ -40,6 +42,7 @@ func (h *Hasher) Hash(ctx context.Context, password string) (string, error) {
 		return "", err
 	}
 	defer h.leave()
+	h.done.Add(1)
 	return argon2id.CreateHash(password, h.params)
 }
 
@@ -49,12 +52,16 @@ func (h *Hasher) Verify(ctx context.Context, password, hash string) (bool, error
 		return false, err
 	}
 	defer h.leave()
+	h.done.Add(1)
 	if hash == "" {
 		_, err := argon2id.ComparePasswordAndHash(password, h.nobody)
 		return false, err
 	}
 	return argon2id.ComparePasswordAndHash(password, hash)
 }
+
+// Done says how many passwords it has hashed.
+func (h *Hasher) Done() int64 { return h.done.Load() }
 
 func (h *Hasher) enter(ctx context.Context) error {
 	select {

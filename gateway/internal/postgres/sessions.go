@@ -25,7 +25,7 @@ func (s *Store) FindSession(ctx context.Context, tokenHash []byte, now, seenAfte
 	err = s.within(ctx, func(ctx context.Context) error {
 		return s.pool.QueryRow(ctx, `select u.id, u.email, u.role, u.created_at, s.created_at, s.last_seen_at, s.expires_at
 			from sessions s join users u on u.id = s.user_id
-			where s.token_hash = $1 and s.expires_at > $2 and s.last_seen_at > $3`, tokenHash, now, seenAfter).
+			where u.disabled_at is null and s.token_hash = $1 and s.expires_at > $2 and s.last_seen_at > $3`, tokenHash, now, seenAfter).
 			Scan(&n.Account.ID, &n.Account.Email, (*string)(&n.Account.Role), &n.Account.CreatedAt, &n.CreatedAt, &n.LastSeenAt, &n.ExpiresAt)
 	})
 	return n, err
