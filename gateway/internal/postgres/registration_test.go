@@ -185,4 +185,18 @@ func TestCodesAndInvitations(t *testing.T) {
 	if err != nil || (logIn != nil) != now.Disabled || (seen != nil) != now.Disabled {
 		t.Errorf("disabled %v: log-in %v, session %v (%v)", now.Disabled, logIn, seen, err)
 	}
+	// A log-in that was under way opens a session that does not count.
+	for _, x := range []account.Account{admin, b} {
+		now, err := users.Get(t.Context(), x.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		late, _, err := sessions.Open(t.Context(), x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sessions.Find(t.Context(), late); (err != nil) != now.Disabled {
+			t.Errorf("disabled %v: a late session: %v", now.Disabled, err)
+		}
+	}
 }
