@@ -6,6 +6,7 @@ replace github.com/kubebyon/kubebyon/pkg => ../pkg
 
 require (
 	github.com/alexedwards/argon2id v1.0.0
+	github.com/dchest/captcha v1.1.0
 	github.com/getkin/kin-openapi v0.153.0
 	github.com/google/go-cmp v0.7.0
 	github.com/jackc/pgx/v5 v5.13.0
