@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
+	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
@@ -39,6 +40,9 @@ type Deps struct {
 	NATS     *nats.Conn    // not closed by Run
 	Pool     *pgxpool.Pool // not closed by Run
 	Listener net.Listener  // closed by Run
+
+	Now           func() time.Time        // the clock of captchas, failed log-ins and second factors
+	CaptchaDigits func(length int) []byte // the answers to captchas
 }
 
 // Main is the process; it gives the exit status.
@@ -78,7 +82,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 			return serve(ctx, log, listener, edge.Handler())
 		}},
 		lifecycle.Part{Name: "mirror", Run: files.Run},
-		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps.Pool, listener, edge, drained) }},
+		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps, listener, edge, drained) }},
 		lifecycle.Part{Name: "services", Run: func(ctx context.Context) error { return services(ctx, log, cfg, deps.NATS, edge, drained) }},
 	)
 }
@@ -113,7 +117,8 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler
 }
 
 // identity brings up what stands on PostgreSQL, and makes the first administrator or the link for making one.
-func identity(ctx context.Context, log *slog.Logger, cfg Config, pool *pgxpool.Pool, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
+func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
+	pool := deps.Pool
 	if pool == nil {
 		made, err := postgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
 		if err != nil {
@@ -130,6 +135,13 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, pool *pgxpool.P
 	if err != nil {
 		return err
 	}
+	now, digits := deps.Now, deps.CaptchaDigits
+	if now == nil {
+		now = time.Now
+	}
+	if digits == nil {
+		digits = captcha.RandomDigits
+	}
 	rows := store.NewStore(pool)
 	accounts := account.NewService(rows, hasher, time.Now)
 	wishes := settings.NewService(rows)
@@ -138,7 +150,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, pool *pgxpool.P
 	}
 	edge.AttachIdentity(httpapi.Identity{
 		Accounts: accounts, Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
-		Audit: audit.NewTrail(rows, log),
+		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
 	<-drained

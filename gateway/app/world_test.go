@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ type world struct {
 	backend *backend
 	spec    *openapi3.T
 	browser *http.Client
+	clock   atomic.Int64 // how far the gateway's clock is ahead
 	stop    func() error
 }
 
@@ -133,7 +135,8 @@ func (w *world) run(cfg app.Config) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- app.Run(ctx, cfg, app.Deps{Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener})
+		done <- app.Run(ctx, cfg, app.Deps{Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
+			Now: w.now, CaptchaDigits: func(n int) []byte { return bytes.Repeat([]byte{6}, n) }})
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	w.t.Cleanup(func() {
@@ -145,6 +148,19 @@ func (w *world) run(cfg app.Config) {
 			w.t.Logf("the end of the log:\n%s", log[max(0, len(log)-4000):])
 		}
 	})
+}
+
+// now is the clock of what counts log-ins and their second factors.
+func (w *world) now() time.Time { return time.Now().Add(time.Duration(w.clock.Load())) }
+
+// solved gets a captcha and gives the fields with its answer, for a body.
+func (w *world) solved() string {
+	w.t.Helper()
+	var made struct {
+		ID string `json:"captcha_id"`
+	}
+	w.callAs(w.newBrowser(), "POST", "/api/auth/captcha", "", "").json(w.t, &made)
+	return fmt.Sprintf(`"captcha_id":%q,"captcha_answer":"666666"`, made.ID)
 }
 
 func (w *world) newBrowser() *http.Client {

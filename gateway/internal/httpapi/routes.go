@@ -79,6 +79,7 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/login", public, s.logIn).limit(byAuth).audit("session.open"),
 		on("POST", "/api/auth/logout", public, s.logOut).audit("session.close"),
 		on("GET", "/api/auth/session", signed, s.showSession),
+		on("POST", "/api/auth/captcha", public, s.createCaptcha).limit(byAuth).audit("captcha.create"),
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),

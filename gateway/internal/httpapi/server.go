@@ -9,6 +9,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
+	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
@@ -28,6 +29,7 @@ type Identity struct {
 	Sessions *session.Service
 	Settings *settings.Service
 	Audit    *audit.Trail
+	Captchas *captcha.Service
 	Database Pinger
 }
 
