@@ -41,6 +41,9 @@ func TestEveryRoute(t *testing.T) {
 	// With one account there is no set-up; TestSetupLink does it.
 	delete(untested, "POST /api/auth/setup well")
 	delete(untested, "GET /readyz badly") // TestReadiness
+	for _, r := range []string{"POST " + secondFactor, "POST " + secondFactor + "/confirm", "POST " + secondFactor + "/recovery-codes", "DELETE " + secondFactor, "DELETE " + takeSecondFactor} {
+		delete(untested, r+" well") // TestSecondFactor, TestAdministratorTakesSecondFactor
+	}
 
 	const wrongID = "cl_zzzzzzzzzzzzzzzzzzzz"
 	for _, c := range []struct {
@@ -62,6 +65,11 @@ func TestEveryRoute(t *testing.T) {
 		{w.browser, "GET", "/api/auth/session", "", "", 200, ""},
 		{stranger, "GET", "/api/auth/session", "", "", 401, "not_logged_in"},
 		{stranger, "POST", "/api/auth/captcha", "", "", 201, ""},
+		{stranger, "POST", secondFactor, "", `{"password":"x"}`, 401, "not_logged_in"},
+		{stranger, "POST", secondFactor + "/confirm", "", `{"code":"x"}`, 401, "not_logged_in"},
+		{stranger, "POST", secondFactor + "/recovery-codes", "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
+		{stranger, "DELETE", secondFactor, "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
+		{stranger, "DELETE", takeSecondFactor, "usr_zzzzzzzzzzzzzzzzzzzz", "", 401, "not_logged_in"},
 
 		{stranger, "GET", settings, "", "", 401, "not_logged_in"},
 		{stranger, "PUT", settings, "", `{"settings":{}}`, 401, "not_logged_in"},

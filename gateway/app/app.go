@@ -16,12 +16,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
 	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
+	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -151,6 +153,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	edge.AttachIdentity(httpapi.Identity{
 		Accounts: accounts, Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
+		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
 	<-drained

@@ -37,7 +37,7 @@ func TestDescriptionIsValidAndWhole(t *testing.T) {
 			if operation.OperationID == "" || operation.Summary == "" || len(operation.Tags) == 0 {
 				t.Errorf("%s %s says nothing about itself", method, path)
 			}
-			needsSession := strings.HasPrefix(path, "/api/console/") || strings.HasPrefix(path, "/api/admin/") || path == "/api/auth/session"
+			needsSession := strings.HasPrefix(path, "/api/console/") || strings.HasPrefix(path, "/api/admin/") || path == "/api/auth/session" || strings.HasPrefix(path, "/api/auth/second-factor")
 			if needsSession != (operation.Security != nil) {
 				t.Errorf("%s %s: security", method, path)
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
@@ -64,7 +65,8 @@ type world struct {
 	backend *backend
 	spec    *openapi3.T
 	browser *http.Client
-	clock   atomic.Int64 // how far the gateway's clock is ahead
+	pool    *pgxpool.Pool // nil: the gateway opens its own
+	clock   atomic.Int64  // how far the gateway's clock is ahead
 	stop    func() error
 }
 
@@ -136,7 +138,7 @@ func (w *world) run(cfg app.Config) {
 	done := make(chan error, 1)
 	go func() {
 		done <- app.Run(ctx, cfg, app.Deps{Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
-			Now: w.now, CaptchaDigits: func(n int) []byte { return bytes.Repeat([]byte{6}, n) }})
+			Pool: w.pool, Now: w.now, CaptchaDigits: func(n int) []byte { return bytes.Repeat([]byte{6}, n) }})
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-done })
 	w.t.Cleanup(func() {

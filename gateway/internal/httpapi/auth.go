@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	_ "embed"
 	"html/template"
@@ -19,16 +20,23 @@ const sessionCookie = "kubebyon_session"
 type sessionBody struct {
 	User      account.Account `json:"user"`
 	ExpiresAt time.Time       `json:"expires_at"`
+	// SecondFactor says whether log-ins to the account ask for one.
+	SecondFactor bool `json:"second_factor"`
 }
 
+// logIn opens a session. It fails with captcha_required and captcha_wrong after failed log-ins, wrong_credentials,
+// second_factor_required, second_factor_wrong and second_factor_tries.
 func (s *Server) logIn(w http.ResponseWriter, r *http.Request) error {
 	id, err := s.withIdentity()
 	if err != nil {
 		return err
 	}
 	body, err := decode[struct {
-		Email    string `json:"email"`
-		Password string `json:"password"`
+		Email         string `json:"email"`
+		Password      string `json:"password"`
+		SecondFactor  string `json:"second_factor"`
+		CaptchaID     string `json:"captcha_id"`
+		CaptchaAnswer string `json:"captcha_answer"`
 	}](w, r)
 	if err != nil {
 		return err
@@ -40,8 +48,15 @@ func (s *Server) logIn(w http.ResponseWriter, r *http.Request) error {
 	if err := required("password", body.Password); err != nil {
 		return err
 	}
-	found, err := id.Accounts.Authenticate(r.Context(), body.Email, body.Password)
-	if err != nil {
+	// The order tells no more than it must: a captcha before anything about the account, a second factor after the password.
+	var found account.Account
+	if err := s.attempt(r, id, body.Email, solution{body.CaptchaID, body.CaptchaAnswer}, func(ctx context.Context) error {
+		var err error
+		if found, err = id.Accounts.Authenticate(ctx, body.Email, body.Password); err != nil {
+			return err
+		}
+		return id.SecondFactors.Check(ctx, found.ID, body.SecondFactor)
+	}); err != nil {
 		return err
 	}
 	return s.openSession(w, r, id, found, http.StatusOK)
@@ -74,6 +89,10 @@ func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
 
 // openSession starts a new session, whatever the request came with, and ends the one that it came with.
 func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identity, a account.Account, status int) error {
+	enabled, err := id.SecondFactors.Enabled(r.Context(), a.ID)
+	if err != nil {
+		return err
+	}
 	token, opened, err := id.Sessions.Open(r.Context(), a)
 	if err != nil {
 		return err
@@ -89,7 +108,7 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identit
 	cookie := s.cookie(token)
 	cookie.MaxAge = int(session.Absolute / time.Second)
 	http.SetCookie(w, cookie)
-	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt})
+	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt, SecondFactor: enabled})
 }
 
 // logOut succeeds without a session too.
@@ -111,8 +130,16 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
+	id, err := s.withIdentity()
+	if err != nil {
+		return err
+	}
 	found := callerOf(r)
-	return writeJSON(w, http.StatusOK, sessionBody{User: found.account, ExpiresAt: found.session.ExpiresAt})
+	enabled, err := id.SecondFactors.Enabled(r.Context(), found.account.ID)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, sessionBody{User: found.account, ExpiresAt: found.session.ExpiresAt, SecondFactor: enabled})
 }
 
 func (s *Server) cookie(value string) *http.Cookie {

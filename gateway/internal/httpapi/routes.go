@@ -80,6 +80,11 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/logout", public, s.logOut).audit("session.close"),
 		on("GET", "/api/auth/session", signed, s.showSession),
 		on("POST", "/api/auth/captcha", public, s.createCaptcha).limit(byAuth).audit("captcha.create"),
+		on("POST", "/api/auth/second-factor", signed, s.beginSecondFactor).limit(byAuth).audit("second_factor.begin"),
+		on("POST", "/api/auth/second-factor/confirm", signed, s.confirmSecondFactor).limit(byAuth).audit("second_factor.enable"),
+		on("DELETE", "/api/auth/second-factor", signed, s.removeSecondFactor).limit(byAuth).audit("second_factor.disable"),
+		on("POST", "/api/auth/second-factor/recovery-codes", signed, s.renewRecoveryCodes).limit(byAuth).audit("recovery_codes.renew"),
+		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).audit("second_factor.take"),
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),

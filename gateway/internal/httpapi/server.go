@@ -8,9 +8,11 @@ import (
 	"sync/atomic"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
+	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -25,12 +27,14 @@ type Options struct {
 
 // Identity is what stands on PostgreSQL.
 type Identity struct {
-	Accounts *account.Service
-	Sessions *session.Service
-	Settings *settings.Service
-	Audit    *audit.Trail
-	Captchas *captcha.Service
-	Database Pinger
+	Accounts      *account.Service
+	Sessions      *session.Service
+	Settings      *settings.Service
+	Audit         *audit.Trail
+	Captchas      *captcha.Service
+	Attempts      *attempt.Service
+	SecondFactors *secondfactor.Service
+	Database      Pinger
 }
 
 // Server answers from its first moment; what needs a part that is not attached yet answers 503.
