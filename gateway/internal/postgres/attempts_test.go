@@ -64,7 +64,19 @@ func TestAttemptsNeedACaptchaAfterThreeFailures(t *testing.T) {
 	now = now.Add(time.Microsecond)
 	may("at the end", "known@example.com", "2001:db8::1", true)
 
-	// Attempts that were withdrawn leave none behind, and only the addresses with a failure stay for long.
+	// Neither what was withdrawn nor what succeeded is a failure.
+	for i := range 10 {
+		may(fmt.Sprintf("withdrawn, %d", i), "busy@example.com", "192.0.2.77", true)
+		good, ok := begin("busy@example.com", "192.0.2.77", false)
+		if !ok {
+			t.Fatalf("%d good log-ins are too many", i)
+		}
+		if err := good.Passed(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	// Only addresses with a failure lately stay for long.
 	for i := range 200 {
 		now = now.Add(attempt.Window + time.Second)
 		begin(fmt.Sprintf("%d@example.net", i), "192.0.2.1", true)
