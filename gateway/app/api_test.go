@@ -23,6 +23,7 @@ const (
 
 // Every route answers as it is described, well and badly; call holds each answer against the description.
 func TestEveryRoute(t *testing.T) {
+	spans := recordSpans(t)
 	w := prepare(t)
 	if err := os.WriteFile(filepath.Join(w.mirror, "kubelet-linux-amd64"), []byte("kubelet"), 0o600); err != nil {
 		t.Fatal(err)
@@ -128,6 +129,9 @@ func TestEveryRoute(t *testing.T) {
 	for what := range untested {
 		t.Errorf("no test of %s", what)
 	}
+
+	w.gaveEverySecret()
+	w.leakedNothing(spans)
 
 	w.backend.set(func(b *backend) {
 		host := "demo.example.com"

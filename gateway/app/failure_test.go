@@ -2,8 +2,6 @@ package app_test
 
 import (
 	"bytes"
-	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -14,9 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
@@ -197,104 +192,6 @@ func TestJoinPipeFails(t *testing.T) {
 			}
 		}
 	})
-}
-
-// Nothing that must stay secret is in a log, a span or the database, whatever happens to the request.
-func TestCanaries(t *testing.T) {
-	spans := tracetest.NewInMemoryExporter()
-	before := otel.GetTracerProvider()
-	provider := trace.NewTracerProvider(trace.WithSyncer(spans))
-	otel.SetTracerProvider(provider)
-	t.Cleanup(func() {
-		otel.SetTracerProvider(before)
-		_ = provider.Shutdown(context.Background())
-	})
-	w := start(t)
-	var session string
-	for _, c := range w.browser.Jar.Cookies(request(t, w.url).URL) {
-		session = c.Value
-	}
-	w.call("PUT", settings, "", `{"settings":{"join_base_url":"https://join.example.com"}}`)
-	w.call("POST", cluster+"/join-token", clusterID, `{"ttl_seconds":60}`)
-	w.call("GET", cluster+"/kubeconfig", clusterID, "")
-	w.call("POST", "/api/auth/login", "", `{"email":"admin@kubebyon.local","password":"canary-wrong"}`)
-	w.call("POST", "/api/auth/login", "", `{"email":"admin@kubebyon.local","password":"canary-unknown","canary-field":"x"}`)
-	w.call("POST", "/api/auth/login", "", `{"email":"canary-email@example.com","password":"canary-x"}`, "Content-Type", "text/plain")
-	w.call("POST", "/api/auth/setup", "", `{"token":"canary-token","email":"a@b","password":"canary-password"}`)
-	join := func() {
-		w.call("GET", "/node/join", "?token="+joinToken, "", "Referer", w.url+"/node/join?token="+joinToken)
-		w.call("GET", "/node/join", "?token="+joinToken, "", "Accept", "application/json")
-		w.call("GET", "/node/join", "?token=canary-malformed", "")
-		w.call("POST", "/node/join", "?token="+joinToken, "{}")
-		w.call("GET", "/node/joins", "?token="+joinToken, "")
-		w.call("GET", "/node//join", "?token="+joinToken, "")
-		w.call("GET", "/node/join/"+joinToken, "", "")
-		w.call("GET", clusters, "?token="+joinToken, "")
-		w.call("GET", cluster, joinToken, "")
-		w.call("DELETE", cluster+"/join-tokens/{token_id}", clusterID+" "+joinToken, "")
-		w.call("GET", "/node/mirror/{name}", joinToken, "")
-	}
-	join()
-	w.backend.set(func(b *backend) { b.err = newFault(fault.Internal) })
-	join()
-	w.backend.set(func(b *backend) { b.err = newFault(fault.Unavailable) })
-	join()
-	if err := w.stop(); err != nil {
-		t.Error(err)
-	}
-	log := w.log.String()
-	if !strings.Contains(log, "route=\"GET /node/join\"") || !strings.Contains(log, "trace_id=") {
-		t.Fatalf("the log is not what this test takes it for:\n%s", log)
-	}
-	var traces strings.Builder
-	for _, span := range spans.GetSpans() {
-		fmt.Fprintln(&traces, span.Name, span.Attributes, span.Events, span.Links, span.Status)
-	}
-	if !strings.Contains(traces.String(), "GET /node/join") || !strings.Contains(traces.String(), "users") {
-		t.Fatalf("the spans are not what this test takes them for:\n%s", traces.String())
-	}
-	for _, secret := range []string{adminPassword, joinSecret, joinToken, kubeCanary, scriptCanary, session, "canary", "token="} {
-		for where, text := range map[string]string{"the log": log, "the spans": traces.String(), "the database": dump(t, w.dsn)} {
-			if i := strings.Index(text, secret); i >= 0 {
-				t.Errorf("%q is in %s: …%s…", secret, where, text[max(0, i-150):min(len(text), i+150)])
-			}
-		}
-	}
-}
-
-// dump gives every row of every table as text.
-func dump(t *testing.T, dsn string) string {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close(context.Background()) }()
-	var all strings.Builder
-	rows, err := conn.Query(t.Context(), `select quote_ident(table_schema) || '.' || quote_ident(table_name) from information_schema.tables
-		where table_schema not in ('pg_catalog', 'information_schema')`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, table := range tables {
-		rows, err := conn.Query(t.Context(), "select t::text from "+table+" t")
-		if err != nil {
-			t.Fatal(err)
-		}
-		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintln(&all, table, texts)
-	}
-	if !strings.Contains(all.String(), adminEmail) {
-		t.Fatalf("the dump is not what this test takes it for:\n%s", all.String())
-	}
-	return all.String()
 }
 
 func TestNATSDownMidway(t *testing.T) {

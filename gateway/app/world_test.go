@@ -67,6 +67,7 @@ type world struct {
 	browser *http.Client
 	pool    *pgxpool.Pool // nil: the gateway opens its own
 	clock   atomic.Int64  // how far the gateway's clock is ahead
+	secrets secrets
 	stop    func() error
 }
 
@@ -258,6 +259,7 @@ func (w *world) callAs(client *http.Client, method, path, fill, body string, hea
 	} else if a.status >= 400 && a.status != http.StatusPreconditionFailed && path != "/readyz" && method != "HEAD" {
 		w.t.Errorf("%s %s: %d without a problem: %.200q", method, path, a.status, text)
 	}
+	w.secrets.harvest(request, path, body, a)
 	w.conforms(request, response, path, body, text)
 	return a
 }

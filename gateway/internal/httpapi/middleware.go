@@ -20,9 +20,15 @@ import (
 )
 
 type (
-	queryKey  struct{}
-	pathKey   struct{}
-	recordKey struct{}
+	queryKey    struct{}
+	untracedKey struct{}
+	recordKey   struct{}
+
+	// untraced is what of a request is hidden from tracing.
+	untraced struct {
+		address *url.URL
+		header  http.Header
+	}
 )
 
 // hideQuery takes the query out of the request before anything can log or trace it: /node/join has a credential
@@ -51,14 +57,15 @@ func query(r *http.Request) (url.Values, error) {
 }
 
 // trace opens the request's span. A caller's trace is linked, not joined: a stranger does not choose our trace ids.
-// otelhttp records the path, which may be a mistyped credential: it is given none, and the route is named instead.
+// otelhttp records the path, which may be a mistyped credential: it is given none, and the route is named instead. Nor is it
+// given headers, of which it takes the client's address from whoever made up X-Forwarded-For.
 func trace(next http.Handler) http.Handler {
 	traced := otelhttp.NewMiddleware("http",
 		otelhttp.WithPublicEndpointFn(func(*http.Request) bool { return true }),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return "HTTP" }),
 	)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if address, ok := r.Context().Value(pathKey{}).(*url.URL); ok {
-			r.URL = address
+		if whole, ok := r.Context().Value(untracedKey{}).(untraced); ok {
+			r.URL, r.Header = whole.address, whole.header
 		}
 		// Without an exporter there may be no trace id; people and logs need one all the same.
 		if !oteltrace.SpanContextFromContext(r.Context()).IsValid() {
@@ -72,8 +79,14 @@ func trace(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	}))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r = r.WithContext(context.WithValue(r.Context(), pathKey{}, r.URL))
-		r.URL = &url.URL{}
+		r = r.WithContext(context.WithValue(r.Context(), untracedKey{}, untraced{r.URL, r.Header}))
+		parents := http.Header{}
+		for _, name := range []string{"Traceparent", "Tracestate"} {
+			if values := r.Header[name]; len(values) > 0 {
+				parents[name] = values
+			}
+		}
+		r.URL, r.Header = &url.URL{}, parents
 		traced.ServeHTTP(w, r)
 	})
 }
