@@ -76,10 +76,10 @@ type operation struct {
 	takes, gives map[string]bool
 }
 
-func operations(t testing.TB) map[string]operation {
-	t.Helper()
+func operations(tb testing.TB) map[string]operation {
+	tb.Helper()
 	found := map[string]operation{}
-	for path, item := range described(t).Paths.Map() {
+	for path, item := range described(tb).Paths.Map() {
 		for method, o := range item.Operations() {
 			one := operation{takes: map[string]bool{}, gives: map[string]bool{}}
 			for _, parameter := range append(slices.Clone(item.Parameters), o.Parameters...) {
@@ -258,21 +258,21 @@ func (w *world) leakedNothing(spans *tracetest.InMemoryExporter, more ...string)
 }
 
 // dump gives every row of every table as text.
-func dump(t testing.TB, dsn string) string {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), dsn)
+func dump(tb testing.TB, dsn string) string {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), dsn)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
 	column := func(sql string) []string {
-		rows, err := conn.Query(t.Context(), sql)
+		rows, err := conn.Query(tb.Context(), sql)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		return texts
 	}
@@ -283,7 +283,7 @@ func dump(t testing.TB, dsn string) string {
 	}
 	for _, part := range []string{adminEmail, "public.audit_log", "public.sessions"} {
 		if !strings.Contains(all.String(), part) {
-			t.Fatalf("the dump is not what this test takes it for:\n%s", all.String())
+			tb.Fatalf("the dump is not what this test takes it for:\n%s", all.String())
 		}
 	}
 	return all.String()

@@ -22,11 +22,11 @@ func served(t *testing.T) (routes []string) {
 	return routes
 }
 
-func described(t testing.TB) *openapi3.T {
-	t.Helper()
+func described(tb testing.TB) *openapi3.T {
+	tb.Helper()
 	spec, err := openapi3.NewLoader().LoadFromData(api.OpenAPI)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return spec
 }
