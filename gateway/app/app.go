@@ -21,6 +21,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
+	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
 	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
 	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
@@ -75,7 +76,11 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		return fmt.Errorf("KUBEBYON_MIRROR_DIR: %w", err)
 	}
 	defer func() { _ = files.Close() }()
-	edge := httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure})
+	provider := cfg.openID()
+	if provider != nil {
+		defer provider.Close()
+	}
+	edge := httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, OpenID: provider})
 	// Requests under way still need PostgreSQL and NATS after ctx has ended.
 	drained := make(chan struct{})
 	return lifecycle.Run(ctx,
@@ -151,7 +156,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 		return ended(ctx, err)
 	}
 	edge.AttachIdentity(httpapi.Identity{
-		Accounts: accounts, Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
+		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 	})

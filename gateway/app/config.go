@@ -30,6 +30,11 @@ type Config struct {
 	EncryptionKeyFile string `env:"KUBEBYON_ENCRYPTION_KEY_FILE" accepts:"the path of a file with a line from: openssl rand -base64 32"`
 	MirrorDir         string `env:"KUBEBYON_MIRROR_DIR" accepts:"the path of an existing folder"`
 
+	OIDCIssuerURL        string `env:"KUBEBYON_OIDC_ISSUER_URL" accepts:"the provider's issuer, an https:// URL as the provider spells it"`
+	OIDCClientID         string `env:"KUBEBYON_OIDC_CLIENT_ID" accepts:"the client id that the provider gave"`
+	OIDCClientSecretFile string `env:"KUBEBYON_OIDC_CLIENT_SECRET_FILE" accepts:"the path of a file that holds the client's secret"`
+	OIDCName             string `env:"KUBEBYON_OIDC_NAME" accepts:"what people know the provider by, up to 60 characters"`
+
 	SessionCookieSecure bool           `env:"KUBEBYON_SESSION_COOKIE_SECURE" envDefault:"false"`
 	CORSAllowedOrigins  []Origin       `env:"KUBEBYON_CORS_ALLOWED_ORIGINS" accepts:"a comma-separated list of origins such as https://console.example.com, or *"`
 	TrustedProxies      []netip.Prefix `env:"KUBEBYON_TRUSTED_PROXY_CIDRS" accepts:"a comma-separated list of networks such as 10.0.0.0/8"`
@@ -39,6 +44,7 @@ type Config struct {
 
 	adminPassword telemetry.Secret
 	keys          keyring.Keyring
+	oidcSecret    telemetry.Secret
 }
 
 type joinLimit struct {
@@ -113,6 +119,9 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 		if info, err := os.Stat(cfg.MirrorDir); err != nil || !info.IsDir() {
 			return Config{}, fmt.Errorf("KUBEBYON_MIRROR_DIR: %.200q is no folder that can be read; it accepts the path of an existing folder", cfg.MirrorDir)
 		}
+	}
+	if err := cfg.checkOpenID(); err != nil {
+		return Config{}, err
 	}
 	return cfg, nil
 }

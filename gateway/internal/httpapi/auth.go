@@ -87,19 +87,28 @@ func (s *Server) setup(w http.ResponseWriter, r *http.Request) error {
 	return s.openSession(w, r, id, made, http.StatusCreated)
 }
 
-// openSession starts a new session, whatever the request came with, and ends the one that it came with.
+// openSession starts a session and shows it.
 func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identity, a account.Account, status int) error {
 	enabled, err := id.SecondFactors.Enabled(r.Context(), a.ID)
 	if err != nil {
 		return err
 	}
-	token, opened, err := id.Sessions.Open(r.Context(), a)
+	opened, err := s.startSession(w, r, id, a)
 	if err != nil {
 		return err
 	}
+	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt, SecondFactor: enabled})
+}
+
+// startSession starts a new session, whatever the request came with, and ends the one that it came with.
+func (s *Server) startSession(w http.ResponseWriter, r *http.Request, id *Identity, a account.Account) (session.Session, error) {
+	token, opened, err := id.Sessions.Open(r.Context(), a)
+	if err != nil {
+		return session.Session{}, err
+	}
 	if old := sessionToken(r); old != "" {
 		if err := id.Sessions.Close(r.Context(), old); err != nil {
-			return err
+			return session.Session{}, err
 		}
 	}
 	if rec := recordOf(r); rec != nil {
@@ -108,7 +117,7 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identit
 	cookie := s.cookie(token)
 	cookie.MaxAge = int(session.Absolute / time.Second)
 	http.SetCookie(w, cookie)
-	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt, SecondFactor: enabled})
+	return opened, nil
 }
 
 // logOut succeeds without a session too.

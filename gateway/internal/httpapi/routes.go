@@ -86,6 +86,11 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/second-factor/recovery-codes", signed, s.renewRecoveryCodes).limit(byAuth).audit("recovery_codes.renew"),
 		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).audit("second_factor.take"),
 
+		on("GET", "/api/auth/methods", public, s.authMethods),
+		on("GET", "/api/auth/oidc/login", public, s.forPeople(s.openIDLogIn)).query("return_to"),
+		on("GET", callbackPath, public, s.forPeople(s.openIDCallback)).limit(byAuth).audit("session.open_openid").
+			query("code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "prompt", "hd"),
+
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
 

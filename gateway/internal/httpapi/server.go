@@ -12,6 +12,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
+	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
@@ -22,12 +23,14 @@ import (
 type Options struct {
 	Log          *slog.Logger
 	Mirror       *mirror.Mirror
-	SecureCookie bool // send the session's cookie over HTTPS alone
+	SecureCookie bool           // send the session's cookie over HTTPS alone
+	OpenID       *openid.Client // nil: there is no provider
 }
 
 // Identity is what stands on PostgreSQL.
 type Identity struct {
 	Accounts      *account.Service
+	OpenID        *openid.Accounts
 	Sessions      *session.Service
 	Settings      *settings.Service
 	Audit         *audit.Trail
@@ -42,6 +45,7 @@ type Server struct {
 	log         *slog.Logger
 	mirror      *mirror.Mirror
 	secure      bool
+	openID      *openid.Client
 	crossOrigin *http.CrossOriginProtection
 	identity    atomic.Pointer[Identity]
 	services    atomic.Pointer[Services]
@@ -51,7 +55,7 @@ type Server struct {
 
 // New makes a Server without PostgreSQL and NATS.
 func New(o Options) *Server {
-	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
+	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, openID: o.OpenID, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
 	s.routes = s.table()
 	for _, rt := range s.routes {
 		s.mux.Handle(rt.Method+" "+rt.Path, s.serve(rt))

@@ -17,7 +17,7 @@ var _ account.Store = (*Store)(nil)
 // AccountByEmail implements account.Store.
 func (s *Store) AccountByEmail(ctx context.Context, email string) (a account.Account, passwordHash string, err error) {
 	err = s.within(ctx, func(ctx context.Context) error {
-		return s.pool.QueryRow(ctx, `select id, email, role, created_at, password_hash from users where email = $1 and disabled_at is null`, email).
+		return s.pool.QueryRow(ctx, `select id, email, role, created_at, coalesce(password_hash, '') from users where email = $1 and disabled_at is null`, email).
 			Scan(&a.ID, &a.Email, &a.Role, &a.CreatedAt, &passwordHash)
 	})
 	return a, passwordHash, err
