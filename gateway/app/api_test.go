@@ -36,12 +36,15 @@ func TestEveryRoute(t *testing.T) {
 		untested[r+" well"], untested[r+" badly"] = true, true
 	}
 	// These cannot fail.
-	for _, r := range []string{"GET /healthz", "GET /api/openapi.yaml", "GET /setup", "POST /api/auth/captcha"} {
+	for _, r := range []string{"GET /healthz", "GET /api/openapi.yaml", "GET /setup", "POST /api/auth/captcha", "GET /api/auth/methods"} {
 		delete(untested, r+" badly")
 	}
 	// With one account there is no set-up; TestSetupLink does it.
 	delete(untested, "POST /api/auth/setup well")
 	delete(untested, "GET /readyz badly") // TestReadiness
+	for _, r := range []string{"GET /api/auth/oidc/login", "GET /api/auth/oidc/callback"} {
+		delete(untested, r+" well") // TestOpenIDLogIn
+	}
 	for _, r := range []string{"POST " + secondFactor, "POST " + secondFactor + "/confirm", "POST " + secondFactor + "/recovery-codes", "DELETE " + secondFactor, "DELETE " + takeSecondFactor} {
 		delete(untested, r+" well") // TestSecondFactor, TestAdministratorTakesSecondFactor
 	}
@@ -58,6 +61,9 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "GET", "/readyz", "", "", 200, ""},
 		{stranger, "GET", "/api/openapi.yaml", "", "", 200, ""},
 		{stranger, "GET", "/setup", "", "", 200, ""},
+		{stranger, "GET", "/api/auth/methods", "", "", 200, ""},
+		{stranger, "GET", "/api/auth/oidc/login", "?return_to=/x", "", 404, "openid_unset"},
+		{stranger, "GET", "/api/auth/oidc/callback", "?code=x&state=y", "", 404, "openid_unset"},
 		{stranger, "POST", "/api/auth/setup", "", `{"token":"x","email":"a@b","password":"twelve chars"}`, 403, "setup_link_invalid"},
 		{stranger, "POST", "/api/auth/login", "", `{"email":"nobody@example.com","password":"x"}`, 401, "wrong_credentials"},
 		{stranger, "POST", "/api/auth/login", "", `{"email":"admin@kubebyon.local","password":"x"}`, 401, "wrong_credentials"},

@@ -64,7 +64,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	w.callAs(plain, "POST", "/api/auth/login", "", `{"email":"`+plainEmail+`","password":"`+adminPassword+`"}`).expect(t, http.StatusOK, "")
 
 	uses := map[string]use{}
-	for _, area := range []map[string]use{usesOfSystem, usesOfClusters, usesOfAudit, usesOfProtection} {
+	for _, area := range []map[string]use{usesOfSystem, usesOfClusters, usesOfAudit, usesOfProtection, usesOfOpenID} {
 		maps.Copy(uses, area)
 	}
 	routes := served(t)

@@ -38,6 +38,7 @@ var pure = map[string]bool{
 	"gateway/internal/ratelimit":         true,
 	"gateway/internal/kubectlfilter":     true,
 	"gateway/internal/mirror":            true,
+	"gateway/internal/openid":            true,
 }
 
 // beneath are adapters that another may stand on, each with the reason.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kubebyon/kubebyon/gateway/internal/account"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
@@ -21,7 +22,7 @@ const callbackPath = "/api/auth/oidc/callback"
 
 type methodsBody struct {
 	Password     bool         `json:"password"`
-	Registration string       `json:"registration"` // closed, invite or open
+	Registration account.Mode `json:"registration"` // closed, invite or open
 	OpenID       *openIDEntry `json:"openid"`       // null: there is no provider
 }
 
@@ -94,7 +95,8 @@ func (s *Server) openIDCallback(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	found, entry, err := id.OpenID.Enter(r.Context(), who, mode == registrationOpen)
+	concernsEmail(r, who.Email)
+	found, entry, err := id.OpenID.Enter(r.Context(), who, mode == account.Open)
 	if err != nil {
 		return err
 	}
@@ -109,12 +111,8 @@ func (s *Server) openIDCallback(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-const (
-	registrationClosed = "closed"
-	registrationOpen   = "open"
-)
-
-func (s *Server) registration(*http.Request) (string, error) { return registrationClosed, nil }
+// registration is who may register. It is closed while the settings have no mode.
+func (s *Server) registration(*http.Request) (account.Mode, error) { return account.Closed, nil }
 
 // openIDBase is where people reach the gateway: the provider sends them nowhere else.
 func (s *Server) openIDBase(r *http.Request) (*url.URL, error) {

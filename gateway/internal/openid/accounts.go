@@ -12,13 +12,14 @@ import (
 // Entry is how a person came to an account.
 type Entry int
 
-// The entries. The last two give no account.
+// The entries. The last three give no account.
 const (
-	Known  Entry = iota // by the provider's subject
-	Linked              // by the verified address, from now on by the subject
-	Made                // a new account
-	Absent              // there is none, and none was to be made
-	Taken               // the address's account belongs to another subject of the provider
+	Known    Entry = iota // by the provider's subject
+	Linked                // by the verified address, from now on by the subject
+	Made                  // a new account
+	Absent                // there is none, and none was to be made
+	Taken                 // the address's account belongs to another subject of the provider
+	Disabled              // the account is disabled
 )
 
 // Store keeps which subject of a provider an account belongs to. It fails with unavailable while the database is away.
@@ -40,7 +41,7 @@ func NewAccounts(store Store, now func() time.Time) *Accounts {
 }
 
 // Enter gives the person's account; where there is none it makes one without a password if create is true. It fails with forbidden:
-// registration_closed, openid_account_linked.
+// registration_closed, openid_account_linked, account_disabled.
 func (s *Accounts) Enter(ctx context.Context, p Person, create bool) (account.Account, Entry, error) {
 	a, entry, err := s.store.EnterByOpenID(ctx, p, account.New(p.Email, contract.RoleUser, s.now()), create)
 	switch {
@@ -52,6 +53,8 @@ func (s *Accounts) Enter(ctx context.Context, p Person, create bool) (account.Ac
 	case entry == Taken:
 		return account.Account{}, entry, fault.New(fault.Forbidden, "openid_account_linked", "the account with your e-mail address belongs to another person at the provider").
 			Do("ask an administrator")
+	case entry == Disabled:
+		return account.Account{}, entry, fault.New(fault.Forbidden, "account_disabled", "your account is disabled").Do("ask an administrator")
 	}
 	return a, entry, nil
 }

@@ -3,6 +3,7 @@
 package openid
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -81,7 +83,7 @@ func New(o Options) *Client {
 	return &Client{
 		options: o, transport: transport, turn: make(chan struct{}, 1),
 		http: &http.Client{
-			Transport: telemetry.Transport("openid", bounded{transport}), Timeout: o.Patience,
+			Transport: whole{telemetry.Transport("openid", transport)}, Timeout: o.Patience,
 			// A redirect would take the client's secret or a token elsewhere.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
@@ -161,9 +163,13 @@ func (c *Client) discover(ctx context.Context) (*provider, error) {
 		return nil, errors.New("the provider's description has a field of another type")
 	}
 	endpoint := found.Endpoint()
-	for _, address := range []string{endpoint.AuthURL, endpoint.TokenURL, says.Keys, says.Info} {
-		if err := CheckURL(address); err != nil && (address != "" || says.Info != "") {
-			return nil, errors.New("the provider's description names an address that is not https")
+	needed := []string{endpoint.AuthURL, endpoint.TokenURL, says.Keys}
+	if says.Info != "" {
+		needed = append(needed, says.Info)
+	}
+	for _, address := range needed {
+		if CheckURL(address) != nil {
+			return nil, errors.New("the provider's description lacks an address, or names one that is not https")
 		}
 	}
 	endpoint.AuthStyle = oauth2.AuthStyleInHeader
@@ -213,7 +219,7 @@ func brief(err error) error {
 	var network *url.Error
 	var other *oidc.IssuerMismatchError
 	switch {
-	case errors.As(err, &network), errors.As(err, &other), errors.Is(err, errTooLarge):
+	case errors.As(err, &network), errors.As(err, &other):
 		return err
 	case strings.HasPrefix(err.Error(), "oidc: "):
 		return errors.New(firstRunes(err.Error(), 200))
@@ -231,26 +237,26 @@ func firstRunes(text string, most int) string {
 
 var errTooLarge = errors.New("the provider's answer is too large")
 
-// bounded lets no answer be larger than maxAnswer.
-type bounded struct{ next http.RoundTripper }
+// whole reads each answer at once, up to maxAnswer, so that one that is cut off, endless or our peer's own failure (5xx) is an
+// error of the request: the libraries above turn errors of reading into text.
+type whole struct{ next http.RoundTripper }
 
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := b.next.RoundTrip(r)
-	if err == nil {
-		res.Body = &limited{ReadCloser: res.Body, left: maxAnswer}
+func (t whole) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
 	}
-	return res, err
-}
-
-type limited struct {
-	io.ReadCloser
-	left int
-}
-
-func (l *limited) Read(p []byte) (int, error) {
-	n, err := l.ReadCloser.Read(p)
-	if l.left -= n; l.left < 0 {
-		return 0, errTooLarge
+	defer func() { _ = res.Body.Close() }()
+	if res.StatusCode >= http.StatusInternalServerError || res.StatusCode == http.StatusTooManyRequests {
+		return nil, errors.New("the provider answered " + strconv.Itoa(res.StatusCode))
 	}
-	return n, err
+	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxAnswer {
+		return nil, errTooLarge
+	}
+	res.Body = io.NopCloser(bytes.NewReader(text))
+	return res, nil
 }

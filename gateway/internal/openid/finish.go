@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -94,8 +93,6 @@ func notExchanged(err error) error {
 		return invalidToken("the provider's answer has no tokens")
 	}
 	switch {
-	case refused.Response.StatusCode >= http.StatusInternalServerError || refused.Response.StatusCode == http.StatusTooManyRequests:
-		return unavailable(errors.New("the provider's token endpoint answered " + http.StatusText(refused.Response.StatusCode)))
 	case refused.ErrorCode == "invalid_client", refused.ErrorCode == "unauthorized_client", refused.Response.StatusCode == http.StatusUnauthorized:
 		return fault.New(fault.Unavailable, "openid_client_refused", "the provider does not accept this gateway's client").
 			Do("have the operator check KUBEBYON_OIDC_CLIENT_ID and KUBEBYON_OIDC_CLIENT_SECRET_FILE")
@@ -104,12 +101,10 @@ func notExchanged(err error) error {
 	}
 }
 
-// away says whether err means that the provider did not answer, or not in a form to work with.
+// away says whether err means that the provider did not answer, as whole understands it.
 func away(err error) bool {
 	var network *url.Error
-	var dial net.Error
-	return errors.As(err, &network) || errors.As(err, &dial) || errors.Is(err, errTooLarge) ||
-		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
 func invalidToken(why string) error {

@@ -33,8 +33,9 @@ func (s *Store) EnterByOpenID(ctx context.Context, p openid.Person, fresh accoun
 }
 
 func enter(ctx context.Context, tx pgx.Tx, p openid.Person, fresh account.Account, create bool) (a account.Account, entry openid.Entry, err error) {
+	var disabled bool
 	find := func(query string, args ...any) (bool, error) {
-		err := tx.QueryRow(ctx, query, args...).Scan(&a.ID, &a.Email, &a.Role, &a.CreatedAt)
+		err := tx.QueryRow(ctx, query, args...).Scan(&a.ID, &a.Email, &a.Role, &a.CreatedAt, &disabled)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return false, nil
 		}
@@ -42,13 +43,22 @@ func enter(ctx context.Context, tx pgx.Tx, p openid.Person, fresh account.Accoun
 	}
 	found, err := find(`with used as (
 			update openid_identities set last_used_at = now() where issuer = $1 and subject = $2 returning user_id
-		) select u.id, u.email, u.role, u.created_at from users u join used on u.id = used.user_id`, p.Issuer, p.Subject)
-	if err != nil || found {
+		) select u.id, u.email, u.role, u.created_at, u.disabled_at is not null from users u join used on u.id = used.user_id`, p.Issuer, p.Subject)
+	if err != nil {
 		return a, openid.Known, err
 	}
+	if disabled {
+		return a, openid.Disabled, nil
+	}
+	if found {
+		return a, openid.Known, nil
+	}
 	entry = openid.Linked
-	if found, err = find(`select id, email, role, created_at from users where email = $1 for update`, p.Email); err != nil {
+	if found, err = find(`select id, email, role, created_at, disabled_at is not null from users where email = $1 for update`, p.Email); err != nil {
 		return a, entry, err
+	}
+	if disabled {
+		return a, openid.Disabled, nil
 	}
 	if !found {
 		if !create {
