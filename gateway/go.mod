@@ -43,11 +43,8 @@ require (
 	github.com/go-openapi/jsonpointer v1.0.1 // indirect
 	github.com/google/go-tpm v0.9.8 // indirect
 	github.com/google/uuid v1.6.0 // indirect
-<<<<<<< HEAD
 	github.com/gorilla/mux v1.8.1 // indirect
-=======
 	github.com/gorilla/securecookie v1.1.2 // indirect
->>>>>>> 4af4277 (Serve the OpenID log-in: described, tested across replicas, documented)
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect

@@ -29,14 +29,14 @@ import (
 // TestEveryFieldIsSecretOrOpen: say here whether it is a credential. A secret one is followed by the tests below, and may be
 // in no log, span, table or audit entry.
 var (
-	secretTaken = words(`captcha_answer code password second_factor token`)
+	secretTaken = words(`captcha_answer code error error_description password second_factor state token`)
 	openTaken   = words(`captcha_id control_plane control_plane_host email join_base_url name namespace public_access_mode public_base_url vcluster_name
-		cluster_id since until actor action object client outcome trace_id limit cursor`)
+		cluster_id since until actor action object client outcome trace_id limit cursor iss return_to`)
 	secretGiven = words(`audio image join_command recovery_codes secret uri`) // what a captcha shows is its answer
 	openGiven   = words(`action actor api_endpoint architecture at captcha_id client cluster_id code container_runtime control_plane control_plane_host cpu
 		created_at created_by credential detail effect email ephemeral_storage expires_at external_ip field fields id internal_ip join_base_url
 		kernel_version key kubelet_version kubernetes_version last_used_at level memory message name namespace next_cursor objects os_image
-		outcome owner_id pods public_access_mode public_base_url reason revoked_at role roles since state status title token_id trace_id type
+		outcome owner_id pods public_access_mode public_base_url reason registration revoked_at role roles since state status title token_id trace_id type
 		updated_at value vcluster_name`)
 )
 
