@@ -72,7 +72,7 @@ type Provider struct {
 // Start brings a provider up until the test ends.
 func Start(tb testing.TB) *Provider {
 	tb.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func (p *Provider) Stop() {
 // Restart brings it back after Stop.
 func (p *Provider) Restart(tb testing.TB) {
 	tb.Helper()
-	listener, err := net.Listen("tcp", strings.TrimPrefix(p.URL, "http://"))
+	listener, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", strings.TrimPrefix(p.URL, "http://"))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -174,7 +174,7 @@ func (p *Provider) answer(w http.ResponseWriter, r *http.Request) {
 	case forge != nil && r.URL.Path == "/oauth/token":
 		p.rewrite(w, r, func(body map[string]any) {
 			if raw, ok := body["id_token"].(string); ok {
-				signed, err := jose.ParseSigned(raw, []jose.SignatureAlgorithm{jose.RS256, jose.ES256})
+				signed, err := jose.ParseSignedCompact(raw, []jose.SignatureAlgorithm{jose.RS256, jose.ES256})
 				if err != nil {
 					return
 				}
