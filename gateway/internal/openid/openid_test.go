@@ -193,48 +193,49 @@ func TestForgedTokens(t *testing.T) {
 		forge func(claims map[string]any, k openidtest.Key) string
 		kind  fault.Kind
 		code  string
+		why   string
 	}{
-		"another audience": {set("aud", "another-client"), fault.Unauthenticated, "openid_token_invalid"},
-		"no audience":      {set("aud", nil), fault.Unauthenticated, "openid_token_invalid"},
+		"another audience": {set("aud", "another-client"), fault.Unauthenticated, "openid_token_invalid", "expected audience"},
+		"no audience":      {set("aud", nil), fault.Unauthenticated, "openid_token_invalid", "expected audience"},
 		"two audiences without azp": {func(c map[string]any, k openidtest.Key) string {
 			c["aud"] = []string{openidtest.ClientID, "x"}
 			delete(c, "azp")
 			return k.Sign(c)
-		}, fault.Unauthenticated, "openid_token_invalid"},
-		"another party":                {set("azp", "another-client"), fault.Unauthenticated, "openid_token_invalid"},
-		"another issuer":               {set("iss", "https://evil.example.com"), fault.Unauthenticated, "openid_token_invalid"},
-		"another nonce":                {set("nonce", "x"), fault.Unauthenticated, "openid_token_invalid"},
-		"no nonce":                     {set("nonce", nil), fault.Unauthenticated, "openid_token_invalid"},
-		"expired":                      {set("exp", time.Now().Add(-time.Minute).Unix()), fault.Unauthenticated, "openid_token_invalid"},
-		"no expiry":                    {set("exp", nil), fault.Unauthenticated, "openid_token_invalid"},
-		"not yet":                      {set("nbf", time.Now().Add(time.Hour).Unix()), fault.Unauthenticated, "openid_token_invalid"},
-		"no subject":                   {set("sub", nil), fault.Unauthenticated, "openid_token_invalid"},
-		"a subject of another form":    {set("sub", "a\x00b"), fault.Unauthenticated, "openid_token_invalid"},
-		"a subject without an end":     {set("sub", strings.Repeat("x", 256)), fault.Unauthenticated, "openid_token_invalid"},
-		"of another access token":      {set("at_hash", "eHh4eHh4eHh4eHh4eHh4eA"), fault.Unauthenticated, "openid_token_invalid"},
-		"alg none":                     {func(c map[string]any, _ openidtest.Key) string { return unsigned(`{"alg":"none"}`, c) + "." }, fault.Unauthenticated, "openid_token_invalid"},
-		"HS256 by the client's secret": {func(c map[string]any, _ openidtest.Key) string { return hs256(c, []byte(openidtest.Secret)) }, fault.Unauthenticated, "openid_token_invalid"},
+		}, fault.Unauthenticated, "openid_token_invalid", "azp"},
+		"another party":                {set("azp", "another-client"), fault.Unauthenticated, "openid_token_invalid", "azp"},
+		"another issuer":               {set("iss", "https://evil.example.com"), fault.Unauthenticated, "openid_token_invalid", "different provider"},
+		"another nonce":                {set("nonce", "x"), fault.Unauthenticated, "openid_token_invalid", "nonce"},
+		"no nonce":                     {set("nonce", nil), fault.Unauthenticated, "openid_token_invalid", "nonce"},
+		"expired":                      {set("exp", time.Now().Add(-time.Minute).Unix()), fault.Unauthenticated, "openid_token_invalid", "expired"},
+		"no expiry":                    {set("exp", nil), fault.Unauthenticated, "openid_token_invalid", "expired"},
+		"not yet":                      {set("nbf", time.Now().Add(time.Hour).Unix()), fault.Unauthenticated, "openid_token_invalid", "before the nbf"},
+		"no subject":                   {set("sub", nil), fault.Unauthenticated, "openid_token_invalid", "subject"},
+		"a subject of another form":    {set("sub", "a\x00b"), fault.Unauthenticated, "openid_token_invalid", "subject"},
+		"a subject without an end":     {set("sub", strings.Repeat("x", 256)), fault.Unauthenticated, "openid_token_invalid", "subject"},
+		"of another access token":      {set("at_hash", "eHh4eHh4eHh4eHh4eHh4eA"), fault.Unauthenticated, "openid_token_invalid", "at_hash"},
+		"alg none":                     {func(c map[string]any, _ openidtest.Key) string { return unsigned(`{"alg":"none"}`, c) + "." }, fault.Unauthenticated, "openid_token_invalid", "unexpected signature algorithm"},
+		"HS256 by the client's secret": {func(c map[string]any, _ openidtest.Key) string { return hs256(c, []byte(openidtest.Secret)) }, fault.Unauthenticated, "openid_token_invalid", "unexpected signature algorithm"},
 		"HS256 by the public key": {func(c map[string]any, k openidtest.Key) string {
 			der, _ := x509.MarshalPKIXPublicKey(k.Private.Public())
 			return hs256(c, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
-		}, fault.Unauthenticated, "openid_token_invalid"},
+		}, fault.Unauthenticated, "openid_token_invalid", "unexpected signature algorithm"},
 		"another signature": {func(c map[string]any, k openidtest.Key) string {
 			signed := k.Sign(c)
 			c["sub"] = "somebody-else"
 			body, _, _ := strings.Cut(k.Sign(c)[strings.Index(signed, ".")+1:], ".")
 			parts := strings.Split(signed, ".")
 			return parts[0] + "." + body + "." + parts[2]
-		}, fault.Unauthenticated, "openid_token_invalid"},
-		"another provider's key":   {func(map[string]any, openidtest.Key) string { return strangers }, fault.Unauthenticated, "openid_token_invalid"},
-		"no token":                 {func(map[string]any, openidtest.Key) string { return "" }, fault.Unauthenticated, "openid_token_invalid"},
-		"nonsense":                 {func(map[string]any, openidtest.Key) string { return "a.b.c" }, fault.Unauthenticated, "openid_token_invalid"},
-		"an unverified address":    {set("email_verified", false), fault.Forbidden, "openid_email_unverified"},
-		"unverified in words":      {set("email_verified", "false"), fault.Forbidden, "openid_email_unverified"},
-		"verified or not":          {set("email_verified", nil), fault.Forbidden, "openid_email_unverified"},
-		"verified as a number":     {set("email_verified", 1), fault.Forbidden, "openid_email_unverified"},
-		"a look-alike address":     {set("email", "pеrson@example.com"), fault.Forbidden, "openid_email_invalid"},
-		"an address with a header": {set("email", "person@example.com\r\nBcc: x@example.com"), fault.Forbidden, "openid_email_invalid"},
-		"an address as a list":     {set("email", []string{"person@example.com"}), fault.Unauthenticated, "openid_token_invalid"},
+		}, fault.Unauthenticated, "openid_token_invalid", "failed to verify signature"},
+		"another provider's key":   {func(map[string]any, openidtest.Key) string { return strangers }, fault.Unauthenticated, "openid_token_invalid", "failed to verify signature"},
+		"no token":                 {func(map[string]any, openidtest.Key) string { return "" }, fault.Unauthenticated, "openid_token_invalid", "no ID token"},
+		"nonsense":                 {func(map[string]any, openidtest.Key) string { return "a.b.c" }, fault.Unauthenticated, "openid_token_invalid", "malformed jwt"},
+		"an unverified address":    {set("email_verified", false), fault.Forbidden, "openid_email_unverified", ""},
+		"unverified in words":      {set("email_verified", "false"), fault.Forbidden, "openid_email_unverified", ""},
+		"verified or not":          {set("email_verified", nil), fault.Forbidden, "openid_email_unverified", ""},
+		"verified as a number":     {set("email_verified", 1), fault.Forbidden, "openid_email_unverified", ""},
+		"a look-alike address":     {set("email", "pеrson@example.com"), fault.Forbidden, "openid_email_invalid", ""},
+		"an address with a header": {set("email", "person@example.com\r\nBcc: x@example.com"), fault.Forbidden, "openid_email_invalid", ""},
+		"an address as a list":     {set("email", []string{"person@example.com"}), fault.Unauthenticated, "openid_token_invalid", "another type"},
 	} {
 		if what == "another provider's key" { // a real token of theirs, but for the issuer that it claims
 			foreign := &world{t: t, provider: stranger, client: openid.New(openid.Options{Issuer: stranger.URL, ClientID: openidtest.ClientID, Secret: openidtest.Secret, Now: time.Now})}
@@ -247,6 +248,9 @@ func TestForgedTokens(t *testing.T) {
 		w.provider.Set(func(p *openidtest.Provider) { p.Forge = c.forge })
 		_, err := w.logIn()
 		w.expect(what, err, c.kind, c.code)
+		if !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s: refused for another reason: %v", what, err)
+		}
 	}
 	for what, forge := range map[string]func(map[string]any, openidtest.Key) string{
 		"untouched":         set("x", 1),
