@@ -83,6 +83,7 @@ func TestEveryRoute(t *testing.T) {
 		{w.browser, "POST", cluster + "/join-token", clusterID, `{}`, 409, "join_base_url_unset"},
 		{w.browser, "PUT", settings, "", `{"settings":{"join_base_url":"http://198.18.0.1:8080/"}}`, 200, ""},
 		{w.browser, "GET", settings, "", "", 200, ""},
+		{w.browser, "POST", settings + "/test-mail", "", `{"to":"a@example.com"}`, 409, "mail_unset"},
 
 		{w.browser, "GET", auditLog, "?action=settings.change&limit=1", "", 200, ""},
 		{stranger, "GET", auditLog, "", "", 401, "not_logged_in"},

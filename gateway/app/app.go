@@ -3,6 +3,7 @@ package app
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
+	"github.com/kubebyon/kubebyon/gateway/internal/mail"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
@@ -46,6 +48,7 @@ type Deps struct {
 
 	Now           func() time.Time        // the clock of captchas, failed log-ins and second factors
 	CaptchaDigits func(length int) []byte // the answers to captchas
+	MailRoots     *x509.CertPool          // who may sign the mail server's certificate; nil: whom the system trusts
 }
 
 // Main is the process; it gives the exit status.
@@ -151,18 +154,24 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	}
 	rows := store.NewStore(pool)
 	accounts := account.NewService(rows, hasher, time.Now)
-	wishes := settings.NewService(rows)
+	wishes := settings.NewService(rows, cfg.keys)
 	if err := patiently(ctx, log, func() error { return firstAdmin(ctx, log, cfg, accounts, wishes, listener) }); err != nil {
 		return ended(ctx, err)
 	}
+	mailer := mail.New(mail.Options{Log: log, Settings: wishes, Roots: deps.MailRoots})
 	edge.AttachIdentity(httpapi.Identity{
-		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Settings: wishes, Database: rows,
+		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
-	<-drained
-	return nil
+	// Requests under way may still ask for mail: it is sent until they are done, and what is left then.
+	serving, served := context.WithCancel(context.WithoutCancel(ctx))
+	defer served()
+	return lifecycle.Run(serving,
+		lifecycle.Part{Name: "drained", Run: func(context.Context) error { <-drained; served(); return nil }},
+		lifecycle.Part{Name: "mail", Run: mailer.Run},
+	)
 }
 
 func firstAdmin(ctx context.Context, log *slog.Logger, cfg Config, accounts *account.Service, wishes *settings.Service, listener net.Listener) error {

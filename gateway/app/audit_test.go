@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
+	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
 	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
 	wishes "github.com/kubebyon/kubebyon/gateway/internal/settings"
@@ -383,7 +384,7 @@ func TestPanicIsAudited(t *testing.T) {
 	// Nothing panics on purpose; without a mirror it does, as a mistake would.
 	edge := httpapi.New(httpapi.Options{Log: slog.New(slog.DiscardHandler)})
 	edge.AttachServices(httpapi.NewServices(conn))
-	edge.AttachIdentity(httpapi.Identity{Settings: wishes.NewService(rows), Audit: audit.NewTrail(rows, slog.New(slog.DiscardHandler)), Database: rows})
+	edge.AttachIdentity(httpapi.Identity{Settings: wishes.NewService(rows, keyring.Keyring{}), Audit: audit.NewTrail(rows, slog.New(slog.DiscardHandler)), Database: rows})
 	recorder := httptest.NewRecorder()
 	edge.Handler().ServeHTTP(recorder, httptest.NewRequest(http.MethodGet, "/node/join?token="+joinToken, http.NoBody))
 	found, err := rows.NewestEvents(t.Context(), audit.Filter{}, 0, 10)

@@ -32,6 +32,7 @@ var usesOfSystem = map[string]use{
 
 	"GET /api/auth/session": {who: account},
 	"GET " + settings:       {who: admin}, "PUT " + settings: {who: admin, body: `{"settings":{}}`},
+	"POST " + settings + "/test-mail": {who: admin, body: `{"to":"a@example.com"}`}, // 409 for an administrator: there is no server
 }
 
 var usesOfClusters = map[string]use{

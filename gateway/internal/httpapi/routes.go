@@ -93,6 +93,7 @@ func (s *Server) table() []route {
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
+		on("POST", "/api/admin/settings/test-mail", admins, s.testMail).limit(byAuth).audit("mail.test"),
 
 		on("GET", "/api/admin/audit", admins, s.searchAudit).query(append([]string{"limit", "cursor"}, auditFilters...)...),
 		on("GET", "/api/admin/audit/export", admins, s.exportAudit).query(auditFilters...).unhurried().audit("audit.export"),

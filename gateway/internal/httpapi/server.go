@@ -33,6 +33,7 @@ type Identity struct {
 	OpenID        *openid.Accounts
 	Sessions      *session.Service
 	Settings      *settings.Service
+	Mail          Mailer
 	Audit         *audit.Trail
 	Captchas      *captcha.Service
 	Attempts      *attempt.Service

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
 	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
@@ -242,20 +243,20 @@ func TestSessions(t *testing.T) {
 
 func TestSettings(t *testing.T) {
 	s, _ := open(t)
-	here, there := settings.NewService(s), settings.NewService(s)
+	here, there := settings.NewService(s, keyring.Keyring{}), settings.NewService(s, keyring.Keyring{})
 	join, bad := "https://join.example.com/", "nonsense"
-	if _, err := here.Change(t.Context(), settings.Change{JoinBaseURL: &join, PublicBaseURL: &bad}, "usr_a"); !fault.Is(err, fault.Invalid) {
+	if _, _, err := here.Change(t.Context(), settings.Change{JoinBaseURL: &join, PublicBaseURL: &bad}, "usr_a"); !fault.Is(err, fault.Invalid) {
 		t.Fatal(err)
 	}
-	if got, err := there.Read(t.Context()); err != nil || got != (settings.Settings{}) {
+	if got, err := there.Read(t.Context()); err != nil || got != (settings.Settings{RegistrationMode: settings.Closed}) {
 		t.Fatalf("half was stored: %+v, %v", got, err)
 	}
 	for _, c := range []settings.Change{{JoinBaseURL: &join}, {}} {
-		if _, err := here.Change(t.Context(), c, "usr_a"); err != nil {
+		if _, _, err := here.Change(t.Context(), c, "usr_a"); err != nil {
 			t.Fatal(err)
 		}
 		got, err := there.Read(t.Context())
-		if diff := cmp.Diff(settings.Settings{JoinBaseURL: "https://join.example.com"}, got); err != nil || diff != "" {
+		if diff := cmp.Diff(settings.Settings{JoinBaseURL: "https://join.example.com", RegistrationMode: settings.Closed}, got); err != nil || diff != "" {
 			t.Fatal(err, diff)
 		}
 	}
