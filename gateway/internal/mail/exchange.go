@@ -60,7 +60,7 @@ func (m *Mailer) exchange(ctx context.Context, l letter) error {
 		return err
 	}
 	if err := client.Mail(from); err != nil {
-		return s.failed("sender_refused", "the mail server does not take mail from "+server.From, err).In("mail.from")
+		return s.failed("sender_refused", "the mail server does not take mail from the sender in the settings", err).In("mail.from")
 	}
 	if err := client.Rcpt("<" + l.to + ">"); err != nil {
 		return s.failed("recipient_refused", "the mail server does not take mail for this address", err).In("to")
