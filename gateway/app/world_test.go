@@ -3,6 +3,7 @@ package app_test
 import (
 	"bytes"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -69,6 +70,8 @@ type world struct {
 	clock   atomic.Int64  // how far the gateway's clock is ahead
 	secrets secrets
 	stop    func() error
+
+	mailRoots *x509.CertPool
 }
 
 type wish func(env map[string]string, w *world)
@@ -138,7 +141,7 @@ func (w *world) run(cfg app.Config) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- app.Run(ctx, cfg, app.Deps{Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
+		done <- app.Run(ctx, cfg, app.Deps{MailRoots: w.mailRoots, Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
 			Pool: w.pool, Now: w.now, CaptchaDigits: func(n int) []byte { return bytes.Repeat([]byte{6}, n) }})
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-done })

@@ -66,6 +66,14 @@ type NewMail struct {
 // UnmarshalJSON implements json.Unmarshaler: null unsets. A field that is not described is refused.
 func (c *MailChange) UnmarshalJSON(text []byte) error {
 	*c = MailChange{Given: true}
+	var object map[string]json.RawMessage
+	if json.Unmarshal(text, &object) == nil { // encoding/json takes NAME for name; the description does not
+		for name := range object {
+			if !slices.Contains([]string{"host", "port", "security", "username", "password", "from"}, name) {
+				return fmt.Errorf("json: unknown field %q", name)
+			}
+		}
+	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
 	return decoder.Decode(&c.Server)
