@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -127,6 +128,10 @@ func (s *stack) startAPI(ctx context.Context) error {
 	if err := os.WriteFile(password, []byte(s.adminPassword+"\n"), 0o600); err != nil {
 		return err
 	}
+	key := s.file("encryption-key")
+	if err := writeKey(key); err != nil {
+		return err
+	}
 	s.baseURL = "http://" + addr
 	s.api = &api{
 		program: s.bin("kubebyon-api"), logPath: s.file("kubebyon-api.log"),
@@ -139,9 +144,17 @@ func (s *stack) startAPI(ctx context.Context) error {
 			"KUBEBYON_MIRROR_DIR=" + s.mirror(),
 			"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 			"KUBEBYON_ADMIN_PASSWORD_FILE=" + password,
+			"KUBEBYON_ENCRYPTION_KEY_FILE=" + key,
 		},
 	}
 	return s.api.start(ctx)
+}
+
+// writeKey makes what openssl rand -base64 32 prints. The database is as new as the key.
+func writeKey(path string) error {
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw) // never fails
+	return os.WriteFile(path, []byte(base64.StdEncoding.EncodeToString(raw)+"\n"), 0o600)
 }
 
 func (s *stack) tool(ctx context.Context, name string, args ...string) error {

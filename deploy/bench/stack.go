@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -107,6 +108,11 @@ func (s *stack) up(ctx context.Context) error {
 	if err := os.WriteFile(s.file("admin-password"), []byte(s.adminPassword+"\n"), 0o600); err != nil {
 		return err
 	}
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails
+	if err := os.WriteFile(s.file("encryption-key"), []byte(base64.StdEncoding.EncodeToString(key)+"\n"), 0o600); err != nil {
+		return err
+	}
 	return s.startTogether(ctx)
 }
 
@@ -119,6 +125,7 @@ func (s *stack) settings() []string {
 		"KUBEBYON_MIRROR_DIR=" + s.file("mirror"),
 		"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 		"KUBEBYON_ADMIN_PASSWORD_FILE=" + s.file("admin-password"),
+		"KUBEBYON_ENCRYPTION_KEY_FILE=" + s.file("encryption-key"),
 	}
 }
 
