@@ -46,6 +46,11 @@ func TestEveryRoute(t *testing.T) {
 	for _, r := range []string{"GET /api/auth/oidc/login", "GET /api/auth/oidc/callback"} {
 		delete(untested, r+" well") // TestOpenIDLogIn
 	}
+	// TestOwnSessions, TestLogOutEverywhere and TestAPITokens do these.
+	for _, r := range []string{"DELETE " + sessions, "DELETE " + oneSession, "DELETE " + apiToken, "DELETE " + userToken} {
+		delete(untested, r+" well")
+	}
+	w.execute(t, `insert into users (id, email, password_hash, role) values ('`+bystanderID+`', 'bystander@example.com', '', 'user')`)
 	for _, r := range []string{"POST " + secondFactor, "POST " + secondFactor + "/confirm", "POST " + secondFactor + "/recovery-codes", "DELETE " + secondFactor, "DELETE " + takeSecondFactor} {
 		delete(untested, r+" well") // TestSecondFactor, TestAdministratorTakesSecondFactor
 	}
@@ -78,6 +83,23 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "POST", secondFactor + "/recovery-codes", "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
 		{stranger, "DELETE", secondFactor, "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
 		{stranger, "DELETE", takeSecondFactor, "usr_zzzzzzzzzzzzzzzzzzzz", "", 401, "not_logged_in"},
+
+		{w.browser, "GET", sessions, "", "", 200, ""},
+		{stranger, "GET", sessions, "", "", 401, "not_logged_in"},
+		{stranger, "DELETE", sessions, "", "", 401, "not_logged_in"}, // TestLogOutEverywhere does it
+		{w.browser, "DELETE", oneSession, noSession, "", 404, "session_not_found"},
+		{w.browser, "POST", apiTokens, "", `{"name":"ci","scopes":["read"],"ttl_seconds":3600}`, 201, ""},
+		{w.browser, "POST", apiTokens, "", `{"name":"ci","scopes":["read"],"ttl_seconds":3600}`, 409, "api_token_name_taken"},
+		{w.browser, "GET", apiTokens, "", "", 200, ""},
+		{stranger, "GET", apiTokens, "", "", 401, "not_logged_in"},
+		{w.browser, "DELETE", apiToken, noToken, "", 404, "api_token_not_found"},
+		{w.browser, "DELETE", userSessions, bystanderID, "", 204, ""},
+		{w.browser, "DELETE", userSessions, "usr_x", "", 404, "user_not_found"},
+		{w.browser, "GET", userTokens, bystanderID, "", 200, ""},
+		{w.browser, "GET", userTokens, "usr_zzzzzzzzzzzzzzzzzzzz", "", 404, "user_not_found"},
+		{w.browser, "DELETE", userTokens, bystanderID, "", 204, ""},
+		{w.browser, "DELETE", userTokens, "x", "", 404, "user_not_found"},
+		{w.browser, "DELETE", userToken, bystanderID + " " + noToken, "", 404, "api_token_not_found"},
 
 		{stranger, "GET", settings, "", "", 401, "not_logged_in"},
 		{stranger, "PUT", settings, "", `{"settings":{}}`, 401, "not_logged_in"},

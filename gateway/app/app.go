@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/apitoken"
 	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
@@ -160,7 +161,8 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	}
 	mailer := mail.New(mail.Options{Log: log, Settings: wishes, Roots: deps.MailRoots})
 	edge.AttachIdentity(httpapi.Identity{
-		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
+		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Tokens: apitoken.NewService(rows, time.Now),
+		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 	})

@@ -7,9 +7,9 @@ const (
 
 var usesOfProtection = map[string]use{
 	"POST /api/auth/captcha":                   {},
-	"POST " + secondFactor:                     {who: account, body: `{"password":""}`}, // 400: a wrong one would count
-	"DELETE " + secondFactor:                   {who: account, body: `{"password":"","code":""}`},
-	"POST " + secondFactor + "/confirm":        {who: account, body: `{"code":"000000"}`}, // 409: none was begun
-	"POST " + secondFactor + "/recovery-codes": {who: account, body: `{"password":"","code":""}`},
+	"POST " + secondFactor:                     {who: account, inPerson: true, body: `{"password":""}`}, // 400: a wrong one would count
+	"DELETE " + secondFactor:                   {who: account, inPerson: true, body: `{"password":"","code":""}`},
+	"POST " + secondFactor + "/confirm":        {who: account, inPerson: true, body: `{"code":"000000"}`}, // 409: none was begun
+	"POST " + secondFactor + "/recovery-codes": {who: account, inPerson: true, body: `{"password":"","code":""}`},
 	"DELETE " + takeSecondFactor:               {who: admin, fill: "usr_zzzzzzzzzzzzzzzzzzzz"}, // 404
 }

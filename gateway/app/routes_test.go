@@ -43,9 +43,17 @@ func TestDescriptionIsValidAndWhole(t *testing.T) {
 			if operation.OperationID == "" || operation.Summary == "" || len(operation.Tags) == 0 {
 				t.Errorf("%s %s says nothing about itself", method, path)
 			}
-			needsSession := strings.HasPrefix(path, "/api/console/") || strings.HasPrefix(path, "/api/admin/") || path == "/api/auth/session" || strings.HasPrefix(path, "/api/auth/second-factor")
-			if needsSession != (operation.Security != nil) {
-				t.Errorf("%s %s: security", method, path)
+			got := map[string]bool{}
+			if operation.Security != nil {
+				for _, way := range *operation.Security {
+					for name := range way {
+						got[name] = true
+					}
+				}
+			}
+			u := allUses()[method+" "+path]
+			if got["session"] != (u.who != anybody) || got["token"] != (u.who != anybody && !u.inPerson) {
+				t.Errorf("%s %s: security %v", method, path, got)
 			}
 		}
 	}

@@ -29,9 +29,11 @@ type pkg struct {
 var pure = map[string]bool{
 	"services/token/internal/joinscript": true,
 	"gateway/internal/account":           true,
+	"gateway/internal/apitoken":          true,
 	"gateway/internal/audit":             true,
 	"gateway/internal/attempt":           true,
 	"gateway/internal/captcha":           true,
+	"gateway/internal/opaque":            true,
 	"gateway/internal/secondfactor":      true,
 	"gateway/internal/session":           true,
 	"gateway/internal/settings":          true,

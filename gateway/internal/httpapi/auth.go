@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/apitoken"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
@@ -19,7 +20,9 @@ const sessionCookie = "kubebyon_session"
 
 type sessionBody struct {
 	User      account.Account `json:"user"`
-	ExpiresAt time.Time       `json:"expires_at"`
+	ExpiresAt time.Time       `json:"expires_at"` // of the session or the API token
+	SessionID string          `json:"session_id,omitempty"`
+	APIToken  *apitoken.Token `json:"api_token,omitempty"`
 	// SecondFactor says whether log-ins to the account ask for one.
 	SecondFactor bool `json:"second_factor"`
 }
@@ -97,12 +100,12 @@ func (s *Server) openSession(w http.ResponseWriter, r *http.Request, id *Identit
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt, SecondFactor: enabled})
+	return writeJSON(w, status, sessionBody{User: a, ExpiresAt: opened.ExpiresAt, SessionID: opened.ID, SecondFactor: enabled})
 }
 
 // startSession starts a new session, whatever the request came with, and ends the one that it came with.
 func (s *Server) startSession(w http.ResponseWriter, r *http.Request, id *Identity, a account.Account) (session.Session, error) {
-	token, opened, err := id.Sessions.Open(r.Context(), a)
+	token, opened, err := id.Sessions.Open(r.Context(), a, session.Client{Address: clientAddress(r), UserAgent: r.UserAgent()})
 	if err != nil {
 		return session.Session{}, err
 	}
@@ -112,7 +115,7 @@ func (s *Server) startSession(w http.ResponseWriter, r *http.Request, id *Identi
 		}
 	}
 	if rec := recordOf(r); rec != nil {
-		rec.user = a.ID
+		rec.user, rec.credential = a.ID, opened.ID
 	}
 	cookie := s.cookie(token)
 	cookie.MaxAge = int(session.Absolute / time.Second)
@@ -120,7 +123,7 @@ func (s *Server) startSession(w http.ResponseWriter, r *http.Request, id *Identi
 	return opened, nil
 }
 
-// logOut succeeds without a session too.
+// logOut succeeds without a session too. With an Authorization header the cookie and its session stay.
 func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
 	if token := sessionToken(r); token != "" {
 		id, err := s.withIdentity()
@@ -131,11 +134,17 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
+	if !bearing(r) {
+		s.dropCookie(w)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+func (s *Server) dropCookie(w http.ResponseWriter) {
 	cookie := s.cookie("")
 	cookie.MaxAge = -1
 	http.SetCookie(w, cookie)
-	w.WriteHeader(http.StatusNoContent)
-	return nil
 }
 
 func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
@@ -148,14 +157,22 @@ func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, http.StatusOK, sessionBody{User: found.account, ExpiresAt: found.session.ExpiresAt, SecondFactor: enabled})
+	body := sessionBody{User: found.account, ExpiresAt: found.session.ExpiresAt, SessionID: found.session.ID, SecondFactor: enabled}
+	if found.byToken() {
+		body.ExpiresAt, body.APIToken = found.token.ExpiresAt, &found.token
+	}
+	return writeJSON(w, http.StatusOK, body)
 }
 
 func (s *Server) cookie(value string) *http.Cookie {
 	return &http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode}
 }
 
+// sessionToken is empty where the request has an Authorization header.
 func sessionToken(r *http.Request) string {
+	if bearing(r) {
+		return ""
+	}
 	cookie, err := r.Cookie(sessionCookie)
 	if err != nil {
 		return ""

@@ -67,6 +67,9 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, f *fault.E
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
 	write(w, status, "application/problem+json", problem{
 		Type: "about:blank", Title: http.StatusText(status), Status: status,
 		Code: f.Code, Detail: f.Message, Field: f.Field, Action: f.Action, TraceID: traceID(r.Context()),

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubebyon/kubebyon/pkg/contract"
+	"github.com/kubebyon/kubebyon/gateway/internal/apitoken"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
 )
@@ -21,10 +21,11 @@ type Route struct{ Method, Path, Action string }
 type access int
 
 const (
-	public  access = iota // anybody
-	signed                // any account
-	admins                // administrators
-	machine               // anybody, and what it answers may be long
+	public   access = iota // anybody
+	signed                 // any account
+	personal               // any account by its session, never by an API token: what is about the account itself
+	admins                 // administrators
+	machine                // anybody, and what it answers may be long
 )
 
 type route struct {
@@ -32,6 +33,7 @@ type route struct {
 	access  access
 	handle  func(http.ResponseWriter, *http.Request) error
 	takes   []string // the query's parameters; any other is refused
+	scope   string   // what an API token needs
 	limited limit    // the rate limit that counts it
 	long    bool     // its answer may take longer than requestTime
 }
@@ -47,7 +49,10 @@ const (
 )
 
 func on(method, path string, who access, handle func(http.ResponseWriter, *http.Request) error) route {
-	rt := route{Route: Route{Method: method, Path: path}, access: who, handle: handle}
+	rt := route{Route: Route{Method: method, Path: path}, access: who, handle: handle, scope: apitoken.Write}
+	if method == http.MethodGet {
+		rt.scope = apitoken.Read
+	}
 	if strings.HasPrefix(path, "/api/") {
 		rt.limited = byAPI
 	}
@@ -56,6 +61,9 @@ func on(method, path string, who access, handle func(http.ResponseWriter, *http.
 
 // query names the parameters that the route takes.
 func (rt route) query(names ...string) route { rt.takes = names; return rt }
+
+// credential says that the answer holds one: to read is not enough for it.
+func (rt route) credential() route { rt.scope = apitoken.Write; return rt }
 
 // audit names what the route does in the audit log.
 func (rt route) audit(action string) route { rt.Action = action; return rt }
@@ -80,16 +88,27 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/logout", public, s.logOut).audit("session.close"),
 		on("GET", "/api/auth/session", signed, s.showSession),
 		on("POST", "/api/auth/captcha", public, s.createCaptcha).limit(byAuth).audit("captcha.create"),
-		on("POST", "/api/auth/second-factor", signed, s.beginSecondFactor).limit(byAuth).audit("second_factor.begin"),
-		on("POST", "/api/auth/second-factor/confirm", signed, s.confirmSecondFactor).limit(byAuth).audit("second_factor.enable"),
-		on("DELETE", "/api/auth/second-factor", signed, s.removeSecondFactor).limit(byAuth).audit("second_factor.disable"),
-		on("POST", "/api/auth/second-factor/recovery-codes", signed, s.renewRecoveryCodes).limit(byAuth).audit("recovery_codes.renew"),
+		on("POST", "/api/auth/second-factor", personal, s.beginSecondFactor).limit(byAuth).audit("second_factor.begin"),
+		on("POST", "/api/auth/second-factor/confirm", personal, s.confirmSecondFactor).limit(byAuth).audit("second_factor.enable"),
+		on("DELETE", "/api/auth/second-factor", personal, s.removeSecondFactor).limit(byAuth).audit("second_factor.disable"),
+		on("POST", "/api/auth/second-factor/recovery-codes", personal, s.renewRecoveryCodes).limit(byAuth).audit("recovery_codes.renew"),
 		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).audit("second_factor.take"),
 
 		on("GET", "/api/auth/methods", public, s.authMethods),
 		on("GET", "/api/auth/oidc/login", public, s.forPeople(s.openIDLogIn)).query("return_to"),
 		on("GET", callbackPath, public, s.forPeople(s.openIDCallback)).limit(byAuth).audit("session.open_openid").
 			query("code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "prompt", "hd"),
+
+		on("GET", "/api/auth/sessions", personal, s.listSessions),
+		on("DELETE", "/api/auth/sessions", personal, s.logOutEverywhere).audit("session.close_all"),
+		on("DELETE", "/api/auth/sessions/{session_id}", personal, s.closeSession).audit("session.close"),
+		on("DELETE", "/api/admin/users/{user_id}/sessions", admins, s.closeSessionsOf).audit("session.close_all"),
+		on("POST", "/api/auth/tokens", personal, s.createAPIToken).audit("api_token.create"),
+		on("GET", "/api/auth/tokens", personal, s.listAPITokens),
+		on("DELETE", "/api/auth/tokens/{api_token_id}", personal, s.revokeAPIToken).audit("api_token.revoke"),
+		on("GET", "/api/admin/users/{user_id}/tokens", admins, s.listAPITokensOf),
+		on("DELETE", "/api/admin/users/{user_id}/tokens", admins, s.revokeAPITokensOf).audit("api_token.revoke_all"),
+		on("DELETE", "/api/admin/users/{user_id}/tokens/{api_token_id}", admins, s.revokeAPITokenOf).audit("api_token.revoke"),
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
@@ -104,7 +123,7 @@ func (s *Server) table() []route {
 		on("PATCH", cluster, signed, s.changeCluster).audit("cluster.change"),
 		on("DELETE", cluster, signed, s.deleteCluster).audit("cluster.delete"),
 		on("GET", cluster+"/events", signed, s.clusterEvents),
-		on("GET", cluster+"/kubeconfig", signed, s.kubeconfig).audit("kubeconfig.download"),
+		on("GET", cluster+"/kubeconfig", signed, s.kubeconfig).credential().audit("kubeconfig.download"),
 		on("POST", cluster+"/join-token", signed, s.createToken).audit("join_token.create"),
 		on("GET", cluster+"/join-tokens", signed, s.listTokens),
 		on("DELETE", cluster+"/join-tokens/{token_id}", signed, s.revokeToken).audit("join_token.revoke"),
@@ -141,35 +160,26 @@ func (s *Server) serve(rt route) http.Handler {
 
 // admit refuses cross-site use of a cookie, and who may not use the route. What it returns carries the caller.
 func (s *Server) admit(r *http.Request, rt route) (*http.Request, error) {
-	if err := s.crossOrigin.Check(r); err != nil {
-		return r, fault.New(fault.Forbidden, "cross_origin", "a page of another origin may not do this").Because(err)
+	// What a browser adds by itself, as it does with a password of its own for Basic, is checked; an API token it does not.
+	if _, err := apitoken.FromHeader(r.Header["Authorization"]); err != nil {
+		if err := s.crossOrigin.Check(r); err != nil {
+			return r, fault.New(fault.Forbidden, "cross_origin", "a page of another origin may not do this").Because(err)
+		}
 	}
 	if rt.access == public || rt.access == machine {
 		return r, nil
 	}
-	token := sessionToken(r)
-	if token == "" {
-		return r, notLoggedIn()
-	}
-	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		return r, fault.New(fault.Forbidden, "cross_site", "a page of another site may not use this log-in")
-	}
-	id, err := s.withIdentity()
-	if err != nil {
-		return r, err
-	}
-	found, err := id.Sessions.Find(r.Context(), token)
+	found, err := s.identify(r)
 	if err != nil {
 		return r, err
 	}
 	if rec := recordOf(r); rec != nil {
-		rec.user = found.Account.ID
+		rec.user, rec.credential = found.account.ID, found.credential()
 	}
-	if rt.access == admins && found.Account.Role != contract.RoleAdmin {
-		return r, fault.New(fault.Forbidden, "admin_only", "this is for administrators")
+	if err := permit(found, rt); err != nil {
+		return r, err
 	}
-	ctx := withCaller(r.Context(), caller{account: found.Account, session: found})
-	return r.WithContext(rpc.WithPrincipal(ctx, found.Account.Principal())), nil
+	return r.WithContext(rpc.WithPrincipal(withCaller(r.Context(), found), found.principal())), nil
 }
 
 // dispatch answers what no route serves in our own form, and leaves the rest to the mux.

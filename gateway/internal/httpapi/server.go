@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/apitoken"
 	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
@@ -32,6 +33,8 @@ type Identity struct {
 	Accounts      *account.Service
 	OpenID        *openid.Accounts
 	Sessions      *session.Service
+	Tokens        *apitoken.Service
+	Users         *account.Users
 	Settings      *settings.Service
 	Mail          Mailer
 	Audit         *audit.Trail

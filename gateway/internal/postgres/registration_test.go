@@ -122,7 +122,7 @@ func TestCodesAndInvitations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, _, err := sessions.Open(t.Context(), a)
+	token, _, err := sessions.Open(t.Context(), a, session.Client{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestCodesAndInvitations(t *testing.T) {
 		t.Fatal(err)
 	}
 	users, off := account.NewUsers(s, time.Now), true
-	token, _, err = sessions.Open(t.Context(), b)
+	token, _, err = sessions.Open(t.Context(), b, session.Client{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestCodesAndInvitations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late, _, err := sessions.Open(t.Context(), x)
+		late, _, err := sessions.Open(t.Context(), x, session.Client{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -189,11 +189,11 @@ func TestSessions(t *testing.T) {
 		}
 		return err == nil
 	}
-	token, _, err := svc.Open(t.Context(), a)
+	token, _, err := svc.Open(t.Context(), a, session.Client{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, _, err := svc.Open(t.Context(), a)
+	other, _, err := svc.Open(t.Context(), a, session.Client{})
 	if err != nil || other == token {
 		t.Fatalf("the same token twice, or %v", err)
 	}
@@ -229,7 +229,7 @@ func TestSessions(t *testing.T) {
 	if alive(token) {
 		t.Error("no absolute end")
 	}
-	third, _, err := svc.Open(t.Context(), a)
+	third, _, err := svc.Open(t.Context(), a, session.Client{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,12 +3,13 @@ package session
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
+	"net/netip"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/opaque"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
 
@@ -18,25 +19,43 @@ const (
 	Absolute = 7 * 24 * time.Hour // whatever happens
 	// seenEvery bounds how often a session's last use is written: not with every request.
 	seenEvery = time.Minute
+	// MaxListed bounds a list; who has more ends all at once.
+	MaxListed = 200
+	maxAgent  = 200 // characters
 )
 
 // Session is a log-in that still counts.
 type Session struct {
+	ID         string // ses_ + 20 of [a-z0-9]; no credential
 	Account    account.Account
+	Client     Client
 	CreatedAt  time.Time
 	LastSeenAt time.Time
 	ExpiresAt  time.Time
 }
 
+// Client is where a log-in came from, for its owner to recognise. Nothing is decided by it.
+type Client struct {
+	Address   netip.Addr
+	UserAgent string
+}
+
 // Store keeps sessions under the hash of their token. Every method fails with unavailable while the database is away.
 type Store interface {
-	// AddSession stores it and removes the account's dead ones.
+	// AddSession stores it and removes some of the dead ones, whoever's: more than one, so that they do not pile up.
 	AddSession(ctx context.Context, tokenHash []byte, s Session) error
 	// FindSession gives a session that ends after now and was seen after seenAfter; else not_found.
 	FindSession(ctx context.Context, tokenHash []byte, now, seenAfter time.Time) (Session, error)
 	SessionSeen(ctx context.Context, tokenHash []byte, at time.Time) error
 	// DeleteSession does nothing where there is none.
 	DeleteSession(ctx context.Context, tokenHash []byte) error
+	// SessionsOf gives an account's sessions, without the account: those that FindSession would find, the last used first,
+	// most at most.
+	SessionsOf(ctx context.Context, userID string, now, seenAfter time.Time, most int) ([]Session, error)
+	// DeleteSessionOf says whether the account had it.
+	DeleteSessionOf(ctx context.Context, userID, id string) (bool, error)
+	// DeleteSessionsOf spares the one with the id except, which may be empty.
+	DeleteSessionsOf(ctx context.Context, userID, except string) error
 }
 
 // Service opens, finds and ends sessions.
@@ -51,13 +70,12 @@ func NewService(store Store, now func() time.Time) *Service {
 }
 
 // Open starts a session and gives its token, which is new every time.
-func (s *Service) Open(ctx context.Context, a account.Account) (string, Session, error) {
-	b := make([]byte, 32)
-	_, _ = rand.Read(b) // never fails
-	token := base64.RawURLEncoding.EncodeToString(b)
+func (s *Service) Open(ctx context.Context, a account.Account, from Client) (string, Session, error) {
+	token := opaque.Secret()
 	now := s.now().UTC()
-	opened := Session{Account: a, CreatedAt: now, LastSeenAt: now, ExpiresAt: now.Add(Absolute)}
-	if err := s.store.AddSession(ctx, hash(token), opened); err != nil {
+	from.UserAgent = printable(from.UserAgent)
+	opened := Session{ID: opaque.ID("ses_"), Account: a, Client: from, CreatedAt: now, LastSeenAt: now, ExpiresAt: now.Add(Absolute)}
+	if err := s.store.AddSession(ctx, opaque.Hash(token), opened); err != nil {
 		return "", Session{}, err
 	}
 	return token, opened, nil
@@ -69,7 +87,7 @@ func (s *Service) Find(ctx context.Context, token string) (Session, error) {
 		return Session{}, Refused()
 	}
 	now := s.now()
-	found, err := s.store.FindSession(ctx, hash(token), now, now.Add(-Idle))
+	found, err := s.store.FindSession(ctx, opaque.Hash(token), now, now.Add(-Idle))
 	if fault.Is(err, fault.NotFound) {
 		return Session{}, Refused()
 	}
@@ -77,7 +95,7 @@ func (s *Service) Find(ctx context.Context, token string) (Session, error) {
 		return Session{}, err
 	}
 	if now.Sub(found.LastSeenAt) >= seenEvery {
-		if err := s.store.SessionSeen(ctx, hash(token), now); err != nil {
+		if err := s.store.SessionSeen(ctx, opaque.Hash(token), now); err != nil {
 			return Session{}, err
 		}
 	}
@@ -89,7 +107,27 @@ func (s *Service) Close(ctx context.Context, token string) error {
 	if !wellFormed(token) {
 		return nil
 	}
-	return s.store.DeleteSession(ctx, hash(token))
+	return s.store.DeleteSession(ctx, opaque.Hash(token))
+}
+
+// Of lists an account's sessions, the last used first, at most MaxListed.
+func (s *Service) Of(ctx context.Context, userID string) ([]Session, error) {
+	now := s.now()
+	return s.store.SessionsOf(ctx, userID, now, now.Add(-Idle), MaxListed)
+}
+
+// CloseOneOf ends one of the account's sessions; not_found where it has no such one.
+func (s *Service) CloseOneOf(ctx context.Context, userID, id string) error {
+	had, err := s.store.DeleteSessionOf(ctx, userID, id)
+	if err == nil && !had {
+		err = fault.New(fault.NotFound, "session_not_found", "there is no such session")
+	}
+	return err
+}
+
+// CloseAllOf ends every session of an account but the one with the id except, which may be empty.
+func (s *Service) CloseAllOf(ctx context.Context, userID, except string) error {
+	return s.store.DeleteSessionsOf(ctx, userID, except)
 }
 
 // Refused is the answer to a request that needs a session and has none.
@@ -100,7 +138,13 @@ func Refused() error {
 // A token is 32 bytes in 43 characters; anything else is not worth a query.
 func wellFormed(token string) bool { return len(token) == 43 }
 
-func hash(token string) []byte {
-	h := sha256.Sum256([]byte(token))
-	return h[:]
+// printable keeps what can be shown of a text from outside, and not more than maxAgent characters.
+func printable(text string) string {
+	kept := []rune(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
+			return -1
+		}
+		return r
+	}, text))
+	return string(kept[:min(len(kept), maxAgent)])
 }
