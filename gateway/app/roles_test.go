@@ -121,7 +121,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 		of := map[int]string{account: "an account's ", admin: "an administrator's "}[role]
 		id := map[int]string{account: plainID}[role]
 		token := func(name, scopes string) string { value, _ := w.makeToken(owner, name, scopes); return value }
-		expired, revoked := token("expired", `"write"`), ""
+		expired := token("expired", `"write"`)
 		w.execute(t, `update api_tokens set expires_at = now() - interval '1 second' where name = 'expired'`)
 		revoked, revokedID := w.makeToken(owner, "revoked", `"write"`)
 		w.callAs(owner, "DELETE", apiToken, revokedID, "").expect(t, http.StatusNoContent, "")

@@ -30,18 +30,14 @@ func (w *world) makeToken(owner *http.Client, name, scopes string) (value, id st
 // bare is a client that keeps no cookie.
 func (w *world) bare() *http.Client { return &http.Client{Transport: w.browser.Transport} }
 
-func (w *world) cookie(tb testing.TB, client *http.Client) string {
-	tb.Helper()
-	r, err := http.NewRequest(http.MethodGet, w.url, http.NoBody) //nolint:noctx // never sent
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for _, c := range client.Jar.Cookies(r.URL) {
+func (w *world) cookie(t *testing.T, client *http.Client) string {
+	t.Helper()
+	for _, c := range client.Jar.Cookies(request(t, w.url).URL) {
 		if c.Name == "kubebyon_session" {
 			return c.String()
 		}
 	}
-	tb.Fatal("no cookie")
+	t.Fatal("no cookie")
 	return ""
 }
 
@@ -252,15 +248,15 @@ func TestCookieIsNotReadBesideABearer(t *testing.T) {
 		"two": {"Bearer " + value, "Bearer " + value}, "two, one empty": {"", "Bearer " + value}, "the session's": {"Bearer " + strings.TrimPrefix(cookie, "kubebyon_session=")},
 		"quoted": {`Bearer "` + value + `"`}, "no scheme": {value},
 	} {
-		if r := send("GET", "/api/auth/session", headers...); r.StatusCode != 401 || r.Header.Get("WWW-Authenticate") != "Bearer" {
+		if r := send("GET", "/api/auth/session", headers...); r.StatusCode != http.StatusUnauthorized || r.Header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("%s: %d %v", name, r.StatusCode, r.Header)
 		}
 		// Nor does logging out with both end the session.
-		if r := send("POST", "/api/auth/logout", headers...); r.StatusCode != 204 || r.Header.Get("Set-Cookie") != "" {
+		if r := send("POST", "/api/auth/logout", headers...); r.StatusCode != http.StatusNoContent || r.Header.Get("Set-Cookie") != "" {
 			t.Errorf("%s: %d %v", name, r.StatusCode, r.Header)
 		}
 	}
-	if r := send("GET", "/api/auth/session", "Bearer "+value); r.StatusCode != 200 {
+	if r := send("GET", "/api/auth/session", "Bearer "+value); r.StatusCode != http.StatusOK {
 		t.Errorf("%d", r.StatusCode)
 	}
 	send("POST", "/api/auth/logout", "Bearer "+value)

@@ -101,14 +101,14 @@ func (s *Server) table() []route {
 
 		on("GET", "/api/auth/sessions", personal, s.listSessions),
 		on("DELETE", "/api/auth/sessions", personal, s.logOutEverywhere).audit("session.close_all"),
-		on("DELETE", "/api/auth/sessions/{session_id}", personal, s.closeSession).audit("session.close"),
-		on("DELETE", "/api/admin/users/{user_id}/sessions", admins, s.closeSessionsOf).audit("session.close_all"),
+		on("DELETE", "/api/auth/sessions/{session_id}", personal, s.closeSession).audit("session.revoke"),
+		on("DELETE", "/api/admin/users/{user_id}/sessions", admins, s.closeSessionsOf).audit("user_sessions.close_all"),
 		on("POST", "/api/auth/tokens", personal, s.createAPIToken).audit("api_token.create"),
 		on("GET", "/api/auth/tokens", personal, s.listAPITokens),
 		on("DELETE", "/api/auth/tokens/{api_token_id}", personal, s.revokeAPIToken).audit("api_token.revoke"),
 		on("GET", "/api/admin/users/{user_id}/tokens", admins, s.listAPITokensOf),
-		on("DELETE", "/api/admin/users/{user_id}/tokens", admins, s.revokeAPITokensOf).audit("api_token.revoke_all"),
-		on("DELETE", "/api/admin/users/{user_id}/tokens/{api_token_id}", admins, s.revokeAPITokenOf).audit("api_token.revoke"),
+		on("DELETE", "/api/admin/users/{user_id}/tokens", admins, s.revokeAPITokensOf).audit("user_api_tokens.revoke_all"),
+		on("DELETE", "/api/admin/users/{user_id}/tokens/{api_token_id}", admins, s.revokeAPITokenOf).audit("user_api_token.revoke"),
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
