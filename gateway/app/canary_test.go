@@ -30,14 +30,14 @@ import (
 // in no log, span, table or audit entry.
 var (
 	secretTaken = words(`captcha_answer code error error_description password second_factor state token`)
-	openTaken   = words(`captcha_id control_plane control_plane_host email join_base_url name namespace public_access_mode public_base_url vcluster_name
+	openTaken   = words(`captcha_id control_plane control_plane_host email expires_at join_base_url name namespace public_access_mode public_base_url scopes vcluster_name
 		cluster_id since until actor action object client outcome trace_id limit cursor iss return_to`)
-	secretGiven = words(`audio image join_command recovery_codes secret uri`) // what a captcha shows is its answer
-	openGiven   = words(`action actor api_endpoint architecture at captcha_id client cluster_id code container_runtime control_plane control_plane_host cpu
+	secretGiven = words(`audio image join_command recovery_codes secret token uri`) // what a captcha shows is its answer
+	openGiven   = words(`action actor api_endpoint architecture at captcha_id client client_address cluster_id code container_runtime control_plane control_plane_host cpu
 		created_at created_by credential detail effect email ephemeral_storage expires_at external_ip field fields id internal_ip join_base_url
-		kernel_version key kubelet_version kubernetes_version last_used_at level memory message name namespace next_cursor objects os_image
-		outcome owner_id pods public_access_mode public_base_url reason registration revoked_at role roles since state status title token_id trace_id type
-		updated_at value vcluster_name`)
+		kernel_version key kubelet_version kubernetes_version last_seen_at last_used_at level memory message name namespace next_cursor objects os_image
+		outcome owner_id pods public_access_mode public_base_url reason registration revoked_at role roles scopes session_id since state status title token_id trace_id type
+		updated_at user_agent value vcluster_name`)
 )
 
 func words(text string) map[string]bool {
@@ -146,7 +146,9 @@ func (s *secrets) keep(value, where string) {
 	if s.found == nil {
 		s.found = map[string]string{}
 	}
-	s.found[value] = where
+	if s.found[value] == "" {
+		s.found[value] = where // who gave it, not who sends it back
+	}
 }
 
 func (s *secrets) harvest(request *http.Request, path, body string, a answer) {
@@ -374,6 +376,12 @@ func TestCanaries(t *testing.T) {
 	w.tryLogIn(adminEmail, adminPassword, `"second_factor":"`+recovery[0]+`"`).expect(t, http.StatusOK, "")
 	w.clock.Add(int64(time.Minute))
 	w.call("POST", secondFactor+"/recovery-codes", "", `{"password":"`+adminPassword+`","code":"`+code()+`"}`).expect(t, http.StatusOK, "")
+	value, _ := w.makeToken(w.browser, "deploy", `"read"`)
+	for _, header := range []string{"Bearer " + value, "Bearer  " + value, "Basic " + value, value} {
+		w.callAs(stranger, "GET", clusters, "", "", "Authorization", header)
+		w.callAs(stranger, "POST", apiTokens, "", `{"name":"more"}`, "Authorization", header)
+	}
+	w.call("DELETE", apiToken, value, "").expect(t, http.StatusNotFound, "api_token_not_found")
 	join()
 	for _, kind := range []fault.Kind{fault.Internal, fault.Unavailable} {
 		w.backend.set(func(b *backend) { b.err = newFault(kind) })
@@ -387,16 +395,17 @@ func TestCanaries(t *testing.T) {
 	ends := func(route string) bool {
 		return strings.Contains(route, " /api/auth/") && !strings.HasPrefix(route, "GET ")
 	}
-	slices.SortStableFunc(routes, func(a, b string) int {
+	rank := func(route string) int {
 		switch {
-		case ends(a) == ends(b):
-			return 0
-		case ends(a):
+		case route == "DELETE "+sessions, route == "POST /api/auth/logout":
+			return 2
+		case ends(route):
 			return 1
 		default:
-			return -1
+			return 0
 		}
-	})
+	}
+	slices.SortStableFunc(routes, func(a, b string) int { return rank(a) - rank(b) })
 	export, asAdmin := "", 0
 	for _, route := range routes {
 		operation, ok := known[route]
