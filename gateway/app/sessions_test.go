@@ -28,15 +28,9 @@ func (w *world) makeToken(owner *http.Client, name, scopes string) (value, id st
 // bare is a client that keeps no cookie.
 func (w *world) bare() *http.Client { return &http.Client{Transport: w.browser.Transport} }
 
-func (w *world) cookie(t *testing.T, client *http.Client) string {
-	t.Helper()
-	for _, c := range client.Jar.Cookies(request(t, w.url).URL) {
-		if c.Name == "kubebyon_session" {
-			return c.String()
-		}
-	}
-	t.Fatal("no cookie")
-	return ""
+// sessionOf is the Cookie header that the client would send.
+func (w *world) sessionOf(client *http.Client) string {
+	return "kubebyon_session=" + w.cookie(client, "kubebyon_session")
 }
 
 // plain makes an account that is no administrator's and logs it in.
@@ -103,7 +97,7 @@ func TestOwnSessions(t *testing.T) {
 	w.call("DELETE", oneSession, other, "").expect(t, 404, "session_not_found")
 	w.callAs(phone, "GET", "/api/auth/session", "", "").expect(t, 401, "not_logged_in")
 	// One's own current one.
-	stolen := w.cookie(t, w.browser)
+	stolen := w.sessionOf(w.browser)
 	if a := w.call("DELETE", oneSession, w.listSessions(t, w.browser)[0].ID, ""); a.status != 204 || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("%d %v", a.status, a.header)
 	}
@@ -121,7 +115,7 @@ func TestLogOutEverywhere(t *testing.T) {
 		t.Helper()
 		w.callAs(w.bare(), "GET", "/api/auth/session", "", "", "Authorization", "Bearer "+token).expect(t, status, code)
 	}
-	stolen := w.cookie(t, w.browser)
+	stolen := w.sessionOf(w.browser)
 	w.call("DELETE", sessions, "", `{"api_token":true}`).expect(t, 400, "unknown_field")
 	if a := w.call("DELETE", sessions, "", ""); a.status != 204 || !strings.Contains(a.header.Get("Set-Cookie"), "Max-Age=0") {
 		t.Errorf("%d %v", a.status, a.header)
@@ -207,7 +201,7 @@ func TestAPITokens(t *testing.T) {
 	w.callAs(w.bare(), "GET", clusters, "", "", "Authorization", "Bearer "+value).expect(t, 401, "token_invalid")
 	// By an administrator, and of a disabled account.
 	value, id = w.makeToken(plain, "second", `"read"`)
-	stolen := w.cookie(t, plain)
+	stolen := w.sessionOf(plain)
 	w.call("DELETE", userToken, bystanderID+" "+id, "").expect(t, 404, "user_not_found")
 	w.callAs(w.bare(), "GET", clusters, "", "", "Authorization", "Bearer "+value).expect(t, 200, "")
 	w.execute(t, `update users set disabled_at = now() where email = 'plain@example.com'`)
@@ -222,7 +216,7 @@ func TestAPITokens(t *testing.T) {
 func TestCookieIsNotReadBesideABearer(t *testing.T) {
 	w := start(t)
 	value, _ := w.makeToken(w.browser, "a", `"write"`)
-	cookie := w.cookie(t, w.browser)
+	cookie := w.sessionOf(w.browser)
 	send := func(method, path string, headers ...string) *http.Response {
 		t.Helper()
 		r := request(t, w.url+path)
@@ -299,7 +293,7 @@ func TestCookieAttributes(t *testing.T) {
 func TestNoCredentialIsKept(t *testing.T) {
 	w := start(t)
 	value, id := w.makeToken(w.browser, "canary", `"read"`)
-	cookie := strings.TrimPrefix(w.cookie(t, w.browser), "kubebyon_session=")
+	cookie := strings.TrimPrefix(w.sessionOf(w.browser), "kubebyon_session=")
 	var seen strings.Builder
 	for _, header := range []string{"Bearer " + value, "Bearer  " + value, "Basic " + value, value} {
 		for _, c := range []struct{ method, path, body string }{
