@@ -158,6 +158,9 @@ func serve(server *rpc.Server, svc *cluster.Service) {
 	rpc.ServeAs(server, clusterv1.Delete, svc.Delete)
 	rpc.ServeAs(server, clusterv1.Events, svc.Events)
 	rpc.ServeAs(server, clusterv1.Kubeconfig, svc.Kubeconfig)
+	rpc.ServeAs(server, clusterv1.Members, svc.Members)
+	rpc.ServeAs(server, clusterv1.SetMember, svc.SetMember)
+	rpc.ServeAs(server, clusterv1.RemoveMember, svc.RemoveMember)
 }
 
 // rand20 gives 20 of [a-z0-9], about 103 bits.

@@ -119,10 +119,10 @@ func TestStoreConflicts(t *testing.T) {
 	if n := jobs(t, pool); n != 2 {
 		t.Errorf("%d jobs for 2 clusters: a refused one left its job", n)
 	}
-	if list, err := s.List(t.Context(), "usr_a"); err != nil || len(list) != 1 {
+	if list, err := s.List(t.Context(), "usr_a", false, nil); err != nil || len(list) != 1 {
 		t.Errorf("%d clusters of usr_a, %v", len(list), err)
 	}
-	if list, err := s.List(t.Context(), ""); err != nil || len(list) != 2 {
+	if list, err := s.List(t.Context(), "", true, nil); err != nil || len(list) != 2 {
 		t.Errorf("%d clusters, %v", len(list), err)
 	}
 }
@@ -152,7 +152,7 @@ func TestStoreForgetsStaleWork(t *testing.T) {
 	if err != nil || !found || begun.Attempts != 1 {
 		t.Fatal(begun, found, err)
 	}
-	if _, err := s.Delete(t.Context(), c.ID, happened(cluster.EventDeleteRequested)); err != nil {
+	if _, err := s.Delete(t.Context(), c.ID, "usr_a", func(cluster.Cluster) error { return nil }, happened(cluster.EventDeleteRequested)); err != nil {
 		t.Fatal(err)
 	}
 	if current, err := s.Finish(t.Context(), begun, cluster.Outcome{Status: clusterv1.Ready}, happened(cluster.EventReady)); err != nil || current {
@@ -164,7 +164,7 @@ func TestStoreForgetsStaleWork(t *testing.T) {
 	if err := s.Remove(t.Context(), c.ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Get(t.Context(), c.ID); !fault.Is(err, fault.NotFound) {
+	if _, err := s.Find(t.Context(), c.ID, ""); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 	if _, found, err := s.Begin(t.Context(), c.ID); found || err != nil {
@@ -210,7 +210,7 @@ func TestQueueWakesAtOnceAndWorksOnOneClusterOnce(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
 		}
-		c, err := s.Get(ctx, id)
+		c, err := s.Find(ctx, id, "")
 		if err != nil {
 			return err
 		}
@@ -248,7 +248,7 @@ func TestQueueTakesUpWhatAKilledProcessLeft(t *testing.T) {
 	done := make(chan struct{})
 	startQueue(t, pool, s, func(ctx context.Context, id string) error {
 		defer close(done)
-		got, err := s.Get(ctx, id)
+		got, err := s.Find(ctx, id, "")
 		if err != nil {
 			return err
 		}
@@ -321,7 +321,7 @@ func TestStopLeavesTheWorkToTheNext(t *testing.T) {
 	done := make(chan struct{})
 	startQueue(t, pool, s, func(ctx context.Context, id string) error {
 		defer close(done)
-		got, err := s.Get(ctx, id)
+		got, err := s.Find(ctx, id, "")
 		if err == nil {
 			_, err = s.Finish(ctx, got, cluster.Outcome{Status: clusterv1.Ready}, happened(cluster.EventReady))
 		}

@@ -19,6 +19,8 @@ type Cluster struct {
 	// Attempts counts how often the work on this generation was begun. More than one means that a process stopped
 	// in the middle.
 	Attempts int
+	// Membership is what the members say of the account that a method was called for; empty: nothing. A creator has none.
+	Membership clusterv1.Access
 }
 
 // Busy reports whether there is work left to do.
@@ -43,6 +45,9 @@ const (
 	EventDeleteRequested = "delete_requested"
 	EventReleaseRemoved  = "release_removed"
 	EventDeleteWaiting   = "delete_waiting"
+	EventMemberAdded     = "member_added"
+	EventMemberChanged   = "member_changed"
+	EventMemberRemoved   = "member_removed"
 )
 
 // TryAgain is what to do once somebody has mended what a cluster's error tells.
@@ -62,14 +67,23 @@ type Store interface {
 	// Create stores c. The errors are conflicts with the codes cluster_name_taken, namespace_in_use or
 	// control_plane_host_taken.
 	Create(ctx context.Context, c Cluster, e clusterv1.Event) (Cluster, error)
-	// List gives the clusters of owner, newest first; every owner's where it is empty.
-	List(ctx context.Context, owner string) ([]Cluster, error)
-	// Get fails with cluster_not_found.
-	Get(ctx context.Context, id string) (Cluster, error)
-	// Update applies ch to a cluster that is not being deleted; decide sees the row under its lock and gives the change.
-	Update(ctx context.Context, id string, decide func(Cluster) (Change, clusterv1.Event, error)) (Cluster, error)
-	// Delete marks the cluster as deleting; one that is already so is left as it is.
-	Delete(ctx context.Context, id string, e clusterv1.Event) (Cluster, error)
+	// List gives the clusters that userID created or is a member of, every one where all is set, newest first. Where only is
+	// not empty, those alone.
+	List(ctx context.Context, userID string, all bool, only []string) ([]Cluster, error)
+	// Find gives the cluster with userID's membership. It fails with cluster_not_found.
+	Find(ctx context.Context, id, userID string) (Cluster, error)
+	// Update applies a change to a cluster. decide sees the row and userID's membership as they are under the row's lock,
+	// which everything that changes either takes, and gives the change.
+	Update(ctx context.Context, id, userID string, decide func(Cluster) (Change, clusterv1.Event, error)) (Cluster, error)
+	// Delete marks the cluster as deleting; one that is already so is left as it is. allow is asked under the row's lock.
+	Delete(ctx context.Context, id, userID string, allow func(Cluster) error, e clusterv1.Event) (Cluster, error)
+	// Members gives the members, the oldest first; the creator is not one.
+	Members(ctx context.Context, id string) ([]clusterv1.Member, error)
+	// SetMember stores m, for m.AddedBy. decide sees the row under its lock and what m's account may do before, and is asked
+	// whatever that is. Where nothing changes the entry that is there is given. It fails with too_many_members.
+	SetMember(ctx context.Context, id string, m clusterv1.Member, decide func(c Cluster, before clusterv1.Access) (clusterv1.Event, error)) (clusterv1.Member, error)
+	// RemoveMember removes member, for userID, where decide lets it under the row's lock. It fails with member_not_found.
+	RemoveMember(ctx context.Context, id, userID, member string, decide func(Cluster) (clusterv1.Event, error)) error
 	// Events gives the newest 500, oldest first.
 	Events(ctx context.Context, id string) ([]clusterv1.Event, error)
 }

@@ -36,6 +36,9 @@ const hostCheck = 2 * time.Second
 
 // Create checks the request, stores the cluster as provisioning and enqueues the work.
 func (s *Service) Create(ctx context.Context, p contract.Principal, req clusterv1.CreateRequest) (clusterv1.Cluster, error) {
+	if err := mayCreate(p); err != nil {
+		return clusterv1.Cluster{}, err
+	}
 	c, err := s.draft(ctx, p, req)
 	if err != nil {
 		return clusterv1.Cluster{}, err
@@ -45,6 +48,7 @@ func (s *Service) Create(ctx context.Context, p contract.Principal, req clusterv
 	for try := 0; ; try++ {
 		made, err := s.place(ctx, c)
 		if err == nil {
+			made.Access = accessOf(p, made.Cluster, noAccess)
 			return made.Cluster, nil
 		}
 		var f *fault.Error
@@ -125,66 +129,72 @@ func cleanMode(mode clusterv1.AccessMode) (clusterv1.AccessMode, error) {
 		In("public_access_mode").Do("use nodeport or loadbalancer")
 }
 
-// visible is the one place that decides who may see and change a cluster: its owner and admins. To all others it does
-// not exist.
-func visible(p contract.Principal, c Cluster) bool {
-	return p.Role == contract.RoleAdmin || p.UserID != "" && p.UserID == c.OwnerID
-}
-
-func (s *Service) find(ctx context.Context, p contract.Principal, id string) (Cluster, error) {
+func (s *Service) find(ctx context.Context, p contract.Principal, id string, need clusterv1.Access) (Cluster, error) {
 	if !idPattern.MatchString(id) {
 		return Cluster{}, NotFound()
 	}
-	c, err := s.store.Get(ctx, id)
+	c, err := s.store.Find(ctx, id, p.UserID)
+	if err == nil {
+		err = admit(p, &c, need)
+	}
 	if err != nil {
 		return Cluster{}, err
-	}
-	if !visible(p, c) {
-		return Cluster{}, NotFound()
 	}
 	return c, nil
 }
 
 // List gives what the principal may see.
 func (s *Service) List(ctx context.Context, p contract.Principal, _ clusterv1.ListRequest) (clusterv1.ListResponse, error) {
-	owner := p.UserID
-	if p.Role == contract.RoleAdmin {
-		owner = ""
-	} else if owner == "" {
-		return clusterv1.ListResponse{Clusters: []clusterv1.Cluster{}}, nil
-	}
-	rows, err := s.store.List(ctx, owner)
+	rows, err := s.store.List(ctx, p.UserID, p.Role == contract.RoleAdmin, p.Clusters)
 	if err != nil {
 		return clusterv1.ListResponse{}, err
 	}
 	out := clusterv1.ListResponse{Clusters: make([]clusterv1.Cluster, 0, len(rows))}
 	for _, c := range rows {
-		if visible(p, c) {
+		if admit(p, &c, clusterv1.Viewer) == nil {
 			out.Clusters = append(out.Clusters, c.Cluster)
 		}
 	}
 	return out, nil
 }
 
-// Get gives one cluster.
+// Get gives one cluster to who has the access that the request needs.
 func (s *Service) Get(ctx context.Context, p contract.Principal, req clusterv1.GetRequest) (clusterv1.Cluster, error) {
-	c, err := s.find(ctx, p, req.ID)
+	need := req.Need
+	if need == "" {
+		need = clusterv1.Viewer
+	}
+	if rank(need) < 0 { // it would rank below all, and let everybody pass
+		return clusterv1.Cluster{}, fault.New(fault.Invalid, "access_unknown", "there is no such access").In("need")
+	}
+	c, err := s.find(ctx, p, req.ID, need)
 	return c.Cluster, err
 }
 
 // Update changes what is not nil. On a cluster in error any update tries the work again, one that changes nothing too.
 func (s *Service) Update(ctx context.Context, p contract.Principal, req clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
-	if _, err := s.find(ctx, p, req.ID); err != nil {
+	if !idPattern.MatchString(req.ID) {
+		return clusterv1.Cluster{}, NotFound()
+	}
+	access := noAccess
+	c, err := s.store.Update(ctx, req.ID, p.UserID, func(c Cluster) (Change, clusterv1.Event, error) {
+		if err := admit(p, &c, clusterv1.Editor); err != nil {
+			return Change{}, clusterv1.Event{}, err
+		}
+		access = c.Access
+		return s.decide(c, req)
+	})
+	if err != nil {
 		return clusterv1.Cluster{}, err
 	}
-	c, err := s.store.Update(ctx, req.ID, func(c Cluster) (Change, clusterv1.Event, error) { return s.decide(c, req) })
-	return c.Cluster, err
+	c.Access = access
+	return c.Cluster, nil
 }
 
 func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, clusterv1.Event, error) {
 	var ch Change
 	if c.Status == clusterv1.Deleting {
-		return ch, clusterv1.Event{}, fault.New(fault.Precondition, "cluster_deleting", "the cluster is being deleted")
+		return ch, clusterv1.Event{}, deleting()
 	}
 	mode, host := c.PublicAccessMode, c.ControlPlaneHost
 	if req.Name != nil {
@@ -235,16 +245,25 @@ func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, cluste
 
 // Delete starts the removal; on a cluster that is already being deleted it changes nothing.
 func (s *Service) Delete(ctx context.Context, p contract.Principal, req clusterv1.DeleteRequest) (clusterv1.Cluster, error) {
-	if _, err := s.find(ctx, p, req.ID); err != nil {
+	if !idPattern.MatchString(req.ID) {
+		return clusterv1.Cluster{}, NotFound()
+	}
+	access := noAccess
+	c, err := s.store.Delete(ctx, req.ID, p.UserID, func(c Cluster) error {
+		err := admit(p, &c, clusterv1.Owner)
+		access = c.Access
+		return err
+	}, s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for"))
+	if err != nil {
 		return clusterv1.Cluster{}, err
 	}
-	c, err := s.store.Delete(ctx, req.ID, s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for"))
-	return c.Cluster, err
+	c.Access = access
+	return c.Cluster, nil
 }
 
 // Events gives the timeline.
 func (s *Service) Events(ctx context.Context, p contract.Principal, req clusterv1.EventsRequest) (clusterv1.EventsResponse, error) {
-	if _, err := s.find(ctx, p, req.ID); err != nil {
+	if _, err := s.find(ctx, p, req.ID, clusterv1.Viewer); err != nil {
 		return clusterv1.EventsResponse{}, err
 	}
 	events, err := s.store.Events(ctx, req.ID)
@@ -254,9 +273,9 @@ func (s *Service) Events(ctx context.Context, p contract.Principal, req clusterv
 	return clusterv1.EventsResponse{Events: events}, err
 }
 
-// Kubeconfig gives the owner's or an admin's download. It holds a credential.
+// Kubeconfig gives an owner's download. It holds a credential of the tenant's administrator.
 func (s *Service) Kubeconfig(ctx context.Context, p contract.Principal, req clusterv1.KubeconfigRequest) (clusterv1.KubeconfigResponse, error) {
-	c, err := s.find(ctx, p, req.ID)
+	c, err := s.find(ctx, p, req.ID, clusterv1.Owner)
 	if err != nil {
 		return clusterv1.KubeconfigResponse{}, err
 	}

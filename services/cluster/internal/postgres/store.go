@@ -40,12 +40,22 @@ func New(pool *pgxpool.Pool, queue Enqueuer, now func() time.Time) *Store {
 const columns = `id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
 	api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at`
 
-func scan(row pgx.Row) (cluster.Cluster, error) {
+// membership is one more column, of the account $1.
+const membership = `coalesce((SELECT access FROM cluster_members WHERE cluster_id = clusters.id AND user_id = $1), '')`
+
+func scanFor(row pgx.Row) (cluster.Cluster, error) {
+	var access string
+	c, err := scan(row, &access)
+	c.Membership = clusterv1.Access(access)
+	return c, err
+}
+
+func scan(row pgx.Row, more ...any) (cluster.Cluster, error) {
 	var c cluster.Cluster
 	var r clusterv1.Reason
 	// As plain strings: pgx asks reflection about a named type, in every query and for longer than all else takes.
-	err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
-		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt)
+	err := row.Scan(append([]any{&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
+		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt}, more...)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cluster.Cluster{}, cluster.NotFound()
 	}
@@ -109,26 +119,34 @@ func (s *Store) Create(ctx context.Context, c cluster.Cluster, e clusterv1.Event
 	return out, failure(err)
 }
 
-// List implements cluster.Store.
-func (s *Store) List(ctx context.Context, owner string) ([]cluster.Cluster, error) {
-	rows, err := s.pool.Query(ctx, `SELECT `+columns+` FROM clusters WHERE $1 = '' OR owner_id = $1 ORDER BY created_at DESC, id`, owner)
+// List implements cluster.Store. Two statements, so that each is planned for what it asks.
+func (s *Store) List(ctx context.Context, userID string, all bool, only []string) ([]cluster.Cluster, error) {
+	if only == nil {
+		only = []string{}
+	}
+	which := `id IN (SELECT id FROM clusters WHERE owner_id = $1 UNION ALL SELECT cluster_id FROM cluster_members WHERE user_id = $1)`
+	if all {
+		which = `true`
+	}
+	rows, err := s.pool.Query(ctx, `SELECT `+columns+`, `+membership+` FROM clusters
+		WHERE `+which+` AND (cardinality($2::text[]) = 0 OR id = ANY ($2)) ORDER BY created_at DESC, id`, userID, only)
 	if err != nil {
 		return nil, failure(err)
 	}
-	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cluster.Cluster, error) { return scan(row) })
+	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (cluster.Cluster, error) { return scanFor(row) })
 	return out, failure(err)
 }
 
-// Get implements cluster.Store.
-func (s *Store) Get(ctx context.Context, id string) (cluster.Cluster, error) {
-	return scan(s.pool.QueryRow(ctx, `SELECT `+columns+` FROM clusters WHERE id = $1`, id))
+// Find implements cluster.Store.
+func (s *Store) Find(ctx context.Context, id, userID string) (cluster.Cluster, error) {
+	return scanFor(s.pool.QueryRow(ctx, `SELECT `+columns+`, `+membership+` FROM clusters WHERE id = $2`, userID, id))
 }
 
 // Update implements cluster.Store.
-func (s *Store) Update(ctx context.Context, id string, decide func(cluster.Cluster) (cluster.Change, clusterv1.Event, error)) (cluster.Cluster, error) {
+func (s *Store) Update(ctx context.Context, id, userID string, decide func(cluster.Cluster) (cluster.Change, clusterv1.Event, error)) (cluster.Cluster, error) {
 	var out cluster.Cluster
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		c, err := scan(tx.QueryRow(ctx, `SELECT `+columns+` FROM clusters WHERE id = $1 FOR UPDATE`, id))
+		c, err := locked(ctx, tx, id, userID)
 		if err != nil {
 			return err
 		}
@@ -164,11 +182,14 @@ func (s *Store) Update(ctx context.Context, id string, decide func(cluster.Clust
 }
 
 // Delete implements cluster.Store.
-func (s *Store) Delete(ctx context.Context, id string, e clusterv1.Event) (cluster.Cluster, error) {
+func (s *Store) Delete(ctx context.Context, id, userID string, allow func(cluster.Cluster) error, e clusterv1.Event) (cluster.Cluster, error) {
 	var out cluster.Cluster
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		c, err := scan(tx.QueryRow(ctx, `SELECT `+columns+` FROM clusters WHERE id = $1 FOR UPDATE`, id))
+		c, err := locked(ctx, tx, id, userID)
 		if err != nil {
+			return err
+		}
+		if err := allow(c); err != nil {
 			return err
 		}
 		if c.Status == clusterv1.Deleting {
