@@ -22,8 +22,8 @@ var (
 	Kubeconfig = contract.Method[KubeconfigRequest, KubeconfigResponse]{Subject: "kubebyon.v1.cluster.kubeconfig", Timeout: 10 * time.Second, Idempotent: true}
 
 	Members      = contract.Method[MembersRequest, MembersResponse]{Subject: "kubebyon.v1.cluster.members", Timeout: 5 * time.Second, Idempotent: true}
-	SetMember    = contract.Method[SetMemberRequest, Member]{Subject: "kubebyon.v1.cluster.set-member", Timeout: 5 * time.Second}
-	RemoveMember = contract.Method[RemoveMemberRequest, RemoveMemberResponse]{Subject: "kubebyon.v1.cluster.remove-member", Timeout: 5 * time.Second}
+	SetMember    = contract.Method[SetMemberRequest, Member]{Subject: "kubebyon.v1.cluster.set_member", Timeout: 5 * time.Second}
+	RemoveMember = contract.Method[RemoveMemberRequest, RemoveMemberResponse]{Subject: "kubebyon.v1.cluster.remove_member", Timeout: 5 * time.Second}
 )
 
 // ControlPlane says which software runs a tenant's control plane.

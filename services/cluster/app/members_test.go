@@ -92,7 +92,7 @@ func TestEveryMethodByEveryRole(t *testing.T) {
 		{"creator narrowed to another", func(string) contract.Principal { return narrowed(alice, elsewhere) }, 0, "", "token_narrowed"},
 		{"stranger narrowed to it", func(id string) contract.Principal { return narrowed(user("usr_stranger"), id) }, 0, "", "token_narrowed"},
 	}
-	name, host, mode := "renamed", "other.example.com", clusterv1.NodePort
+	name, host, mode := "", "other.example.com", clusterv1.NodePort
 	methods := []struct {
 		name string
 		need int
@@ -161,6 +161,7 @@ func TestEveryMethodByEveryRole(t *testing.T) {
 			}
 		}
 		p := role.p(made.ID)
+		name = fmt.Sprintf("renamed %d", i)
 		for _, m := range methods {
 			access, err := m.do(p, made.ID)
 			want, kind := m.code, fault.Precondition

@@ -152,5 +152,5 @@ type clusters struct {
 }
 
 func (c clusters) Visible(ctx context.Context, id string) (clusterv1.Cluster, error) {
-	return c.get(ctx, clusterv1.GetRequest{ID: id})
+	return c.get(ctx, clusterv1.GetRequest{ID: id, Need: clusterv1.Viewer})
 }

@@ -143,8 +143,8 @@ type clusters struct {
 	get func(context.Context, clusterv1.GetRequest) (clusterv1.Cluster, error)
 }
 
-func (c clusters) Visible(ctx context.Context, id string) (clusterv1.Cluster, error) {
-	return c.get(ctx, clusterv1.GetRequest{ID: id})
+func (c clusters) For(ctx context.Context, id string, need clusterv1.Access) (clusterv1.Cluster, error) {
+	return c.get(ctx, clusterv1.GetRequest{ID: id, Need: need})
 }
 
 // Any asks as the service itself: a machine with a token is nobody's session.

@@ -43,8 +43,8 @@ func (s *Service) Members(ctx context.Context, p contract.Principal, req cluster
 
 // SetMember adds a member or changes what it may do. Giving an access that a member has changes nothing.
 func (s *Service) SetMember(ctx context.Context, p contract.Principal, req clusterv1.SetMemberRequest) (clusterv1.Member, error) {
-	if !idPattern.MatchString(req.ID) {
-		return clusterv1.Member{}, NotFound()
+	if err := wellFormed(req.ID, req.UserID); err != nil {
+		return clusterv1.Member{}, err
 	}
 	m := clusterv1.Member{UserID: req.UserID, Access: req.Access, AddedBy: p.UserID, AddedAt: s.now().UTC().Truncate(time.Microsecond)}
 	return s.store.SetMember(ctx, req.ID, m, func(c Cluster, before clusterv1.Access) (clusterv1.Event, error) {
@@ -70,8 +70,8 @@ func (s *Service) SetMember(ctx context.Context, p contract.Principal, req clust
 
 // RemoveMember takes a member's access away: from its very next request on it has none.
 func (s *Service) RemoveMember(ctx context.Context, p contract.Principal, req clusterv1.RemoveMemberRequest) (clusterv1.RemoveMemberResponse, error) {
-	if !idPattern.MatchString(req.ID) {
-		return clusterv1.RemoveMemberResponse{}, NotFound()
+	if err := wellFormed(req.ID, req.UserID); err != nil {
+		return clusterv1.RemoveMemberResponse{}, err
 	}
 	err := s.store.RemoveMember(ctx, req.ID, p.UserID, req.UserID, func(c Cluster) (clusterv1.Event, error) {
 		need := clusterv1.Owner
@@ -89,12 +89,20 @@ func (s *Service) RemoveMember(ctx context.Context, p contract.Principal, req cl
 	return clusterv1.RemoveMemberResponse{}, err
 }
 
-// notCreator refuses what is no account's id, and the one whose access never changes.
-func notCreator(c Cluster, userID string) error {
+// wellFormed keeps what is no id from the store.
+func wellFormed(clusterID, userID string) error {
 	switch {
+	case !idPattern.MatchString(clusterID):
+		return NotFound()
 	case !userIDPattern.MatchString(userID):
 		return fault.New(fault.Invalid, "user_id_invalid", "this is no account's id").In("user_id")
-	case userID == c.OwnerID:
+	}
+	return nil
+}
+
+// notCreator refuses to touch the one whose access never changes.
+func notCreator(c Cluster, userID string) error {
+	if userID == c.OwnerID {
 		return fault.New(fault.Conflict, "creator_stays_owner", "this account created the cluster and stays an owner of it").In("user_id")
 	}
 	return nil

@@ -22,7 +22,7 @@ const maxContinue = 4096
 
 // Clusters asks the cluster service.
 type Clusters interface {
-	// Visible gives a cluster that the caller of ctx may see; not_found otherwise.
+	// Visible gives a cluster that the caller of ctx is at least a viewer of; not_found otherwise.
 	Visible(ctx context.Context, id string) (clusterv1.Cluster, error)
 }
 

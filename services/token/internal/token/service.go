@@ -14,8 +14,9 @@ import (
 
 // Clusters asks the cluster service.
 type Clusters interface {
-	// Visible gives a cluster that the caller of ctx may see; not_found otherwise.
-	Visible(ctx context.Context, id string) (clusterv1.Cluster, error)
+	// For gives a cluster to which the caller of ctx has the access need; forbidden where it has less, not_found where it
+	// has none.
+	For(ctx context.Context, id string, need clusterv1.Access) (clusterv1.Cluster, error)
 	// Any gives a cluster whoever asks; not_found when it is gone.
 	Any(ctx context.Context, id string) (clusterv1.Cluster, error)
 }
@@ -84,7 +85,7 @@ func (s *Service) Create(ctx context.Context, who contract.Principal, req tokenv
 	if err != nil {
 		return tokenv1.CreateResponse{}, err
 	}
-	cluster, err := s.Clusters.Visible(ctx, req.ClusterID)
+	cluster, err := s.Clusters.For(ctx, req.ClusterID, clusterv1.Editor)
 	if err != nil {
 		return tokenv1.CreateResponse{}, err
 	}
@@ -153,7 +154,7 @@ func (s *Service) undo(ctx context.Context, cluster clusterv1.Cluster, tokenID s
 
 // List gives a cluster's tokens, newest first.
 func (s *Service) List(ctx context.Context, req tokenv1.ListRequest) (tokenv1.ListResponse, error) {
-	cluster, err := s.Clusters.Visible(ctx, req.ClusterID)
+	cluster, err := s.Clusters.For(ctx, req.ClusterID, clusterv1.Viewer)
 	if err != nil {
 		return tokenv1.ListResponse{}, err
 	}
@@ -171,7 +172,7 @@ func (s *Service) List(ctx context.Context, req tokenv1.ListRequest) (tokenv1.Li
 // Revoke ends a token. The record is marked first, so our join script is refused from then on whatever follows; where
 // the tenant cannot be reached the fault says so and the call can be repeated until the Secret is gone as well.
 func (s *Service) Revoke(ctx context.Context, req tokenv1.RevokeRequest) (tokenv1.Token, error) {
-	cluster, err := s.Clusters.Visible(ctx, req.ClusterID)
+	cluster, err := s.Clusters.For(ctx, req.ClusterID, clusterv1.Editor)
 	if err != nil {
 		return tokenv1.Token{}, err
 	}
