@@ -161,7 +161,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	}
 	mailer := mail.New(mail.Options{Log: log, Settings: wishes, Roots: deps.MailRoots})
 	edge.AttachIdentity(httpapi.Identity{
-		Accounts: accounts, OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Tokens: apitoken.NewService(rows, time.Now),
+		Accounts: accounts, Directory: account.NewDirectory(rows), OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Tokens: apitoken.NewService(rows, time.Now),
 		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),

@@ -13,6 +13,7 @@ import (
 	"net/http/cookiejar"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -354,10 +355,13 @@ type backend struct {
 	scripts    []tokenv1.JoinScriptRequest
 	creates    []clusterv1.CreateRequest
 	updates    []clusterv1.UpdateRequest
+	needs      []clusterv1.GetRequest
+	access     clusterv1.Access // to the one cluster
+	members    []clusterv1.Member
 	pages      []nodev1.ListRequest
 }
 
-func newBackend() *backend { return &backend{nodes: 2} }
+func newBackend() *backend { return &backend{nodes: 2, access: clusterv1.Owner} }
 
 func (b *backend) set(change func(*backend)) {
 	b.mu.Lock()
@@ -388,7 +392,7 @@ func (b *backend) before(ctx context.Context, needsPrincipal bool) error {
 
 func example() clusterv1.Cluster {
 	at := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
-	return clusterv1.Cluster{ID: clusterID, Name: "demo", VClusterName: "demo", Namespace: "demo", OwnerID: "usr_x", ControlPlane: clusterv1.Upstream,
+	return clusterv1.Cluster{ID: clusterID, Name: "demo", VClusterName: "demo", Namespace: "demo", OwnerID: "usr_x", Access: clusterv1.Owner, ControlPlane: clusterv1.Upstream,
 		ControlPlaneHost: "198.18.0.2", PublicAccessMode: clusterv1.NodePort, Status: clusterv1.Provisioning,
 		Reason: &clusterv1.Reason{Code: "installing", Message: "the chart is being installed"}, CreatedAt: at, UpdatedAt: at}
 }
@@ -421,7 +425,13 @@ func (b *backend) serve(tb testing.TB, url string) {
 		if r.ID != clusterID {
 			return clusterv1.Cluster{}, fault.New(fault.NotFound, "cluster_not_found", "there is no such cluster")
 		}
-		return example(), nil
+		b.needs = append(b.needs, r)
+		if r.Need == clusterv1.Owner && b.access != clusterv1.Owner {
+			return clusterv1.Cluster{}, fault.New(fault.Forbidden, "cluster_access_insufficient", "this needs more")
+		}
+		c := example()
+		c.Access = b.access
+		return c, nil
 	})
 	on(b, cluster, clusterv1.Update, func(r clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
 		b.updates = append(b.updates, r)
@@ -437,6 +447,26 @@ func (b *backend) serve(tb testing.TB, url string) {
 	})
 	on(b, cluster, clusterv1.Kubeconfig, func(clusterv1.KubeconfigRequest) (clusterv1.KubeconfigResponse, error) {
 		return clusterv1.KubeconfigResponse{Kubeconfig: "apiVersion: v1\n# " + kubeCanary + "\n", FileName: "demo.kubeconfig.yaml"}, nil
+	})
+	on(b, cluster, clusterv1.Members, func(clusterv1.MembersRequest) (clusterv1.MembersResponse, error) {
+		creator := clusterv1.Member{UserID: example().OwnerID, Access: clusterv1.Owner, AddedAt: example().CreatedAt}
+		return clusterv1.MembersResponse{Members: append([]clusterv1.Member{creator}, b.members...)}, nil
+	})
+	on(b, cluster, clusterv1.SetMember, func(r clusterv1.SetMemberRequest) (clusterv1.Member, error) {
+		if r.Access != clusterv1.Viewer && r.Access != clusterv1.Editor && r.Access != clusterv1.Owner {
+			return clusterv1.Member{}, fault.New(fault.Invalid, "access_unknown", "there is no such access").In("access")
+		}
+		m := clusterv1.Member{UserID: r.UserID, Access: r.Access, AddedBy: "usr_x", AddedAt: example().CreatedAt}
+		b.members = append(b.members, m)
+		return m, nil
+	})
+	on(b, cluster, clusterv1.RemoveMember, func(r clusterv1.RemoveMemberRequest) (clusterv1.RemoveMemberResponse, error) {
+		before := len(b.members)
+		b.members = slices.DeleteFunc(b.members, func(m clusterv1.Member) bool { return m.UserID == r.UserID })
+		if len(b.members) == before {
+			return clusterv1.RemoveMemberResponse{}, fault.New(fault.NotFound, "member_not_found", "the cluster has no such member")
+		}
+		return clusterv1.RemoveMemberResponse{}, nil
 	})
 	on(b, token, tokenv1.Create, func(r tokenv1.CreateRequest) (tokenv1.CreateResponse, error) {
 		b.tokens = append(b.tokens, r)

@@ -32,6 +32,7 @@ type Options struct {
 type Identity struct {
 	Accounts      *account.Service
 	OpenID        *openid.Accounts
+	Directory     *account.Directory
 	Sessions      *session.Service
 	Tokens        *apitoken.Service
 	Users         *account.Users

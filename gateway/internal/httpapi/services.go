@@ -31,6 +31,9 @@ type Services struct {
 	deleteCluster call[clusterv1.DeleteRequest, clusterv1.Cluster]
 	clusterEvents call[clusterv1.EventsRequest, clusterv1.EventsResponse]
 	kubeconfig    call[clusterv1.KubeconfigRequest, clusterv1.KubeconfigResponse]
+	members       call[clusterv1.MembersRequest, clusterv1.MembersResponse]
+	setMember     call[clusterv1.SetMemberRequest, clusterv1.Member]
+	removeMember  call[clusterv1.RemoveMemberRequest, clusterv1.RemoveMemberResponse]
 	createToken   call[tokenv1.CreateRequest, tokenv1.CreateResponse]
 	listTokens    call[tokenv1.ListRequest, tokenv1.ListResponse]
 	revokeToken   call[tokenv1.RevokeRequest, tokenv1.Token]
@@ -56,6 +59,9 @@ func NewServices(conn *nats.Conn) Services {
 		deleteCluster: rpc.Client(conn, clusterv1.Delete),
 		clusterEvents: rpc.Client(conn, clusterv1.Events),
 		kubeconfig:    rpc.Client(conn, clusterv1.Kubeconfig),
+		members:       rpc.Client(conn, clusterv1.Members),
+		setMember:     rpc.Client(conn, clusterv1.SetMember),
+		removeMember:  rpc.Client(conn, clusterv1.RemoveMember),
 		createToken:   rpc.Client(conn, tokenv1.Create),
 		listTokens:    rpc.Client(conn, tokenv1.List),
 		revokeToken:   rpc.Client(conn, tokenv1.Revoke),
