@@ -41,6 +41,8 @@ import (
 var (
 	owner    = contract.Principal{UserID: "usr_owner", Role: contract.RoleUser}
 	stranger = contract.Principal{UserID: "usr_stranger", Role: contract.RoleUser}
+	viewer   = contract.Principal{UserID: "usr_viewer", Role: contract.RoleUser}
+	editor   = contract.Principal{UserID: "usr_editor", Role: contract.RoleUser}
 )
 
 // world is one running node service among real servers. The one kube-apiserver is the host cluster and every tenant.
@@ -106,7 +108,8 @@ func start(tb testing.TB) *world {
 	}
 }
 
-// serveClusters is clusterv1.Get as the contract has it: the owner and administrators see a cluster, others do not.
+// serveClusters is clusterv1.Get as the contract has it: the owner, the members and administrators see a cluster, and a
+// viewer is no editor.
 func (w *world) serveClusters(tb testing.TB) {
 	tb.Helper()
 	server := rpc.NewServer(w.conn, rpc.Options{Service: "cluster", Queue: clusterv1.Queue, Log: slog.New(slog.DiscardHandler)})
@@ -122,8 +125,12 @@ func (w *world) serveClusters(tb testing.TB) {
 		if gate != nil {
 			gate()
 		}
-		if !ok || who.Role != contract.RoleAdmin && who.UserID != c.OwnerID {
+		member := who.UserID == viewer.UserID || who.UserID == editor.UserID
+		switch {
+		case !ok || who.Role != contract.RoleAdmin && who.UserID != c.OwnerID && !member:
 			return clusterv1.Cluster{}, fault.New(fault.NotFound, "cluster_not_found", "there is no such cluster")
+		case req.Need != "" && req.Need != clusterv1.Viewer && (who.UserID == viewer.UserID || who.ReadOnly):
+			return clusterv1.Cluster{}, fault.New(fault.Forbidden, "cluster_access_insufficient", "this needs more")
 		}
 		return c, nil
 	})
@@ -628,6 +635,23 @@ func TestMainRefusesWrongSettings(t *testing.T) {
 		code := app.Main(t.Context(), nil, func(k string) (string, bool) { v, ok := env[k]; return v, ok }, &out)
 		if text := out.String(); code != 2 || strings.Count(text, "\n") != 1 || !strings.Contains(text, name) || !strings.Contains(text, "accepts") {
 			t.Errorf("%s: %d, %q", name, code, text)
+		}
+	}
+}
+
+// To see the nodes one need not be more than a viewer, and an owner who may only read is that.
+func TestViewersSeeTheNodes(t *testing.T) {
+	w := start(t)
+	w.empty(t)
+	w.register(t, 2, "v")
+	cluster := w.cluster(t, nil)
+	readOnly := owner
+	readOnly.ReadOnly = true
+	for _, who := range []contract.Principal{viewer, editor, readOnly} {
+		for range 2 { // the second time from a guess
+			if got, err := w.list(t.Context(), who, nodev1.ListRequest{ClusterID: cluster.ID}); err != nil || len(got.Nodes) != 2 {
+				t.Errorf("%+v: %+v, %v", who, got, err)
+			}
 		}
 	}
 }

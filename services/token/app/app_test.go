@@ -48,6 +48,8 @@ const baseURL = "https://kubebyon.example.com"
 var (
 	owner    = contract.Principal{UserID: "usr_owner", Role: contract.RoleUser}
 	stranger = contract.Principal{UserID: "usr_stranger", Role: contract.RoleUser}
+	viewer   = contract.Principal{UserID: "usr_viewer", Role: contract.RoleUser}
+	editor   = contract.Principal{UserID: "usr_editor", Role: contract.RoleUser}
 )
 
 // bench is one running token service among real servers. The one kube-apiserver is the host cluster and every tenant.
@@ -133,7 +135,8 @@ func (b *bench) run(t *testing.T) {
 	}
 }
 
-// serveClusters is clusterv1.Get as the contract has it: the owner and administrators see a cluster, others do not.
+// serveClusters is clusterv1.Get as the contract has it: the owner, the members and administrators see a cluster, and a
+// viewer is no editor.
 func (b *bench) serveClusters(t *testing.T) {
 	t.Helper()
 	server := rpc.NewServer(b.conn, rpc.Options{Service: "cluster", Queue: clusterv1.Queue, Log: slog.New(slog.DiscardHandler)})
@@ -145,8 +148,13 @@ func (b *bench) serveClusters(t *testing.T) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		c, ok := b.clusters[req.ID]
-		if !ok || who.Role != contract.RoleAdmin && who.UserID != c.OwnerID {
+		member := who.UserID == viewer.UserID || who.UserID == editor.UserID
+		switch {
+		case !ok || who.Role != contract.RoleAdmin && who.UserID != c.OwnerID && !member:
 			return clusterv1.Cluster{}, fault.New(fault.NotFound, "cluster_not_found", "there is no such cluster")
+		case req.Need != "" && req.Need != clusterv1.Viewer && (who.UserID == viewer.UserID || who.ReadOnly),
+			req.Need == clusterv1.Owner && member:
+			return clusterv1.Cluster{}, fault.New(fault.Forbidden, "cluster_access_insufficient", "this needs more")
 		}
 		return c, nil
 	})
@@ -823,3 +831,38 @@ func TestMainRefusesWrongSettings(t *testing.T) {
 		}
 	}
 }
+
+// Tokens are made and revoked by editors, and seen by viewers. What is refused reaches neither the tenant nor the table.
+func TestAccess(t *testing.T) {
+	b := start(t)
+	ctx, c := t.Context(), b.cluster(t, nil)
+	req := tokenv1.CreateRequest{ClusterID: c.ID, JoinBaseURL: baseURL}
+	readOnly := owner
+	readOnly.ReadOnly = true
+	made := must(b.create(ctx, owner, req)).Token
+	for name, who := range map[string]contract.Principal{"a viewer": viewer, "an owner who may only read": readOnly} {
+		_, err := b.create(ctx, who, req)
+		wantFault(t, err, fault.Forbidden, "cluster_access_insufficient")
+		_, err = b.revoke(ctx, who, c.ID, made.ID)
+		wantFault(t, err, fault.Forbidden, "cluster_access_insufficient")
+		tokens, err := b.list(ctx, who, c.ID)
+		if err != nil || len(tokens) != 1 || tokens[0].Status != tokenv1.Active {
+			t.Errorf("%s sees %+v, %v", name, tokens, err)
+		}
+	}
+	second, err := b.create(ctx, editor, req)
+	if err != nil || second.Token.CreatedBy != editor.UserID {
+		t.Errorf("an editor makes %+v, %v", second.Token, err)
+	}
+	if ended, err := b.revoke(ctx, editor, c.ID, made.ID); err != nil || ended.Status != tokenv1.Revoked {
+		t.Errorf("an editor revokes %+v, %v", ended, err)
+	}
+	if tokens, err := b.list(ctx, editor, c.ID); err != nil || len(tokens) != 2 {
+		t.Errorf("an editor sees %+v, %v", tokens, err)
+	}
+	for _, err := range []error{failure(b.create(ctx, stranger, req)), failure(b.revoke(ctx, stranger, c.ID, made.ID)), failure(b.list(ctx, stranger, c.ID))} {
+		wantFault(t, err, fault.NotFound, "cluster_not_found")
+	}
+}
+
+func failure[T any](_ T, err error) error { return err }
