@@ -125,6 +125,9 @@ func TestStoreConflicts(t *testing.T) {
 	if list, err := s.List(t.Context(), "", true, nil); err != nil || len(list) != 2 {
 		t.Errorf("%d clusters, %v", len(list), err)
 	}
+	if list, err := s.List(t.Context(), "", true, []string{same.ID}); err != nil || len(list) != 1 || list[0].ID != same.ID {
+		t.Errorf("of the one that was asked for: %d clusters, %v", len(list), err)
+	}
 }
 
 func TestStoreKeepsTheNewestEvents(t *testing.T) {
