@@ -34,6 +34,7 @@ var pure = map[string]bool{
 	"gateway/internal/attempt":           true,
 	"gateway/internal/captcha":           true,
 	"gateway/internal/opaque":            true,
+	"gateway/internal/clientaddr":        true,
 	"gateway/internal/secondfactor":      true,
 	"gateway/internal/session":           true,
 	"gateway/internal/settings":          true,
