@@ -21,12 +21,14 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
+	"github.com/kubebyon/kubebyon/gateway/internal/clientaddr"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
 	"github.com/kubebyon/kubebyon/gateway/internal/mail"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	store "github.com/kubebyon/kubebyon/gateway/internal/postgres"
 	"github.com/kubebyon/kubebyon/gateway/internal/postgres/migrations"
+	"github.com/kubebyon/kubebyon/gateway/internal/ratelimit"
 	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
 	"github.com/kubebyon/kubebyon/gateway/internal/session"
 	"github.com/kubebyon/kubebyon/gateway/internal/settings"
@@ -47,7 +49,7 @@ type Deps struct {
 	Pool     *pgxpool.Pool // not closed by Run
 	Listener net.Listener  // closed by Run
 
-	Now           func() time.Time        // the clock of captchas, failed log-ins and second factors
+	Now           func() time.Time        // the clock of captchas, failed log-ins, second factors and rate limits
 	CaptchaDigits func(length int) []byte // the answers to captchas
 	MailRoots     *x509.CertPool          // who may sign the mail server's certificate; nil: whom the system trusts
 }
@@ -84,7 +86,11 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if provider != nil {
 		defer provider.Close()
 	}
-	edge := httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, OpenID: provider})
+	edge, err := newEdge(log, cfg, deps, files, provider)
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
 	// Requests under way still need PostgreSQL and NATS after ctx has ended.
 	drained := make(chan struct{})
 	return lifecycle.Run(ctx,
@@ -96,6 +102,28 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps, listener, edge, drained) }},
 		lifecycle.Part{Name: "services", Run: func(ctx context.Context) error { return services(ctx, log, cfg, deps.NATS, edge, drained) }},
 	)
+}
+
+// newEdge makes what answers from the start.
+func newEdge(log *slog.Logger, cfg Config, deps Deps, files *mirror.Mirror, provider *openid.Client) (*httpapi.Server, error) {
+	now := deps.Now
+	if now == nil {
+		now = time.Now
+	}
+	api, err := ratelimit.NewLocal(cfg.APILimit.quota(), now)
+	if err != nil {
+		return nil, fmt.Errorf("KUBEBYON_API_RATE_LIMIT_*: %w", err)
+	}
+	join, err := ratelimit.NewLocal(cfg.JoinLimit.quota(), now)
+	if err != nil {
+		return nil, fmt.Errorf("KUBEBYON_JOIN_RATE_LIMIT_*: %w", err)
+	}
+	origins := make([]string, 0, len(cfg.CORSAllowedOrigins))
+	for _, origin := range cfg.CORSAllowedOrigins {
+		origins = append(origins, string(origin))
+	}
+	return httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, OpenID: provider, Origins: origins,
+		Proxies: clientaddr.Trust(cfg.TrustedProxies), API: api, Join: join}), nil
 }
 
 func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler) error {
@@ -154,6 +182,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 		digits = captcha.RandomDigits
 	}
 	rows := store.NewStore(pool)
+	tries := rows.Tries(deps.Now) // without one: the database's clock, which all replicas share
 	accounts := account.NewService(rows, hasher, time.Now)
 	wishes := settings.NewService(rows, cfg.keys)
 	if err := patiently(ctx, log, func() error { return firstAdmin(ctx, log, cfg, accounts, wishes, listener) }); err != nil {
@@ -165,6 +194,8 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
+		AuthLimit: ratelimit.NewShared(cfg.AuthLimit.quota("auth"), tries), LogInLimit: ratelimit.NewShared(cfg.AuthLimit.quota("login"), tries),
+		CodeLimit: ratelimit.NewShared(cfg.AuthLimit.quota("code"), tries),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
 	// Requests under way may still ask for mail: it is sent until they are done, and what is left then.

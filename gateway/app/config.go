@@ -9,9 +9,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
 	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
+	"github.com/kubebyon/kubebyon/gateway/internal/ratelimit"
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
@@ -41,6 +43,7 @@ type Config struct {
 
 	JoinLimit joinLimit
 	AuthLimit authLimit
+	APILimit  apiLimit
 
 	adminPassword telemetry.Secret
 	keys          keyring.Keyring
@@ -57,6 +60,33 @@ type authLimit struct {
 	WindowSeconds Count `env:"KUBEBYON_AUTH_RATE_LIMIT_WINDOW_SECONDS" envDefault:"30" accepts:"a whole number from 1 to 1000000"`
 	Burst         Count `env:"KUBEBYON_AUTH_RATE_LIMIT_BURST" envDefault:"5" accepts:"a whole number from 1 to 1000000"`
 	MaxEntries    Count `env:"KUBEBYON_AUTH_RATE_LIMIT_MAX_ENTRIES" envDefault:"5000" accepts:"a whole number from 1 to 1000000"`
+}
+
+type apiLimit struct {
+	PerSecond  Count `env:"KUBEBYON_API_RATE_LIMIT_PER_SECOND" envDefault:"100" accepts:"a whole number from 1 to 1000000"`
+	Burst      Count `env:"KUBEBYON_API_RATE_LIMIT_BURST" envDefault:"500" accepts:"a whole number from 1 to 1000000"`
+	MaxEntries Count `env:"KUBEBYON_API_RATE_LIMIT_MAX_ENTRIES" envDefault:"10000" accepts:"a whole number from 1 to 1000000"`
+}
+
+func (l joinLimit) quota() ratelimit.Quota {
+	return ratelimit.Quota{Name: "join", Every: time.Duration(l.WindowSeconds) * time.Second, Burst: int(l.Burst), Entries: int(l.MaxEntries)}
+}
+
+func (l apiLimit) quota() ratelimit.Quota {
+	return ratelimit.Quota{Name: "api", Every: time.Second / time.Duration(l.PerSecond), Burst: int(l.Burst), Entries: int(l.MaxEntries)}
+}
+
+// quota is one of the limits of what may be guessed at; they have the same numbers and count by themselves.
+func (l authLimit) quota(name string) ratelimit.Quota {
+	return ratelimit.Quota{Name: name, Every: time.Duration(l.WindowSeconds) * time.Second, Burst: int(l.Burst), Entries: int(l.MaxEntries)}
+}
+
+// checkSpan bounds the time in which a limit is used up and whole again. window is the variable's name.
+func checkSpan(window string, seconds, burst Count) error {
+	if most := Count(ratelimit.MaxSpan / time.Second); seconds*burst > most {
+		return fmt.Errorf("%s: %d is too long for a burst of %d; it accepts what makes at most %d seconds when it is multiplied by the burst", window, seconds, burst, most)
+	}
+	return nil
 }
 
 // Count is a whole number from 1 to 1000000.
@@ -98,6 +128,12 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	}
 	if account.CheckEmail(cfg.AdminEmail) != nil {
 		return Config{}, fmt.Errorf("KUBEBYON_ADMIN_EMAIL: %.80q is no e-mail address; it accepts one such as admin@example.com", cfg.AdminEmail)
+	}
+	if err := checkSpan("KUBEBYON_JOIN_RATE_LIMIT_WINDOW_SECONDS", cfg.JoinLimit.WindowSeconds, cfg.JoinLimit.Burst); err != nil {
+		return Config{}, err
+	}
+	if err := checkSpan("KUBEBYON_AUTH_RATE_LIMIT_WINDOW_SECONDS", cfg.AuthLimit.WindowSeconds, cfg.AuthLimit.Burst); err != nil {
+		return Config{}, err
 	}
 	if cfg.AdminPasswordFile != "" {
 		if cfg.adminPassword, err = readPassword(cfg.AdminPasswordFile); err != nil {

@@ -34,7 +34,8 @@ func TestDefaults(t *testing.T) {
 	}
 	if cfg.HTTPAddr != ":8080" || cfg.AdminEmail != "admin@kubebyon.local" || cfg.SessionCookieSecure ||
 		cfg.JoinLimit.WindowSeconds != 3 || cfg.JoinLimit.Burst != 5 || cfg.JoinLimit.MaxEntries != 10000 ||
-		cfg.AuthLimit.WindowSeconds != 30 || cfg.AuthLimit.Burst != 5 || cfg.AuthLimit.MaxEntries != 5000 {
+		cfg.AuthLimit.WindowSeconds != 30 || cfg.AuthLimit.Burst != 5 || cfg.AuthLimit.MaxEntries != 5000 ||
+		cfg.APILimit.PerSecond != 100 || cfg.APILimit.Burst != 500 || cfg.APILimit.MaxEntries != 10000 {
 		t.Errorf("%+v", cfg)
 	}
 }
@@ -81,6 +82,11 @@ func TestWrongConfigIsOneLine(t *testing.T) {
 		{"KUBEBYON_AUTH_RATE_LIMIT_WINDOW_SECONDS", "3s"},
 		{"KUBEBYON_AUTH_RATE_LIMIT_BURST", "99999999999999999999"},
 		{"KUBEBYON_AUTH_RATE_LIMIT_MAX_ENTRIES", "0"},
+		{"KUBEBYON_AUTH_RATE_LIMIT_WINDOW_SECONDS", "1000000"}, // with a burst of a thousand
+		{"KUBEBYON_JOIN_RATE_LIMIT_WINDOW_SECONDS", "1000000"},
+		{"KUBEBYON_API_RATE_LIMIT_PER_SECOND", "0"},
+		{"KUBEBYON_API_RATE_LIMIT_BURST", "many"},
+		{"KUBEBYON_API_RATE_LIMIT_MAX_ENTRIES", "-5"},
 		{"KUBEBYON_ADMIN_EMAIL", "root"},
 		{"KUBEBYON_ADMIN_PASSWORD_FILE", filepath.Join(dir, "absent")},
 		{"KUBEBYON_ADMIN_PASSWORD_FILE", dir},
@@ -97,7 +103,7 @@ func TestWrongConfigIsOneLine(t *testing.T) {
 		{"KUBEBYON_LOG_LEVEL", "loud"},
 	} {
 		var stderr bytes.Buffer
-		status := app.Main(t.Context(), nil, lookup(map[string]string{c.name: c.value}), &stderr)
+		status := app.Main(t.Context(), nil, lookup(map[string]string{"KUBEBYON_AUTH_RATE_LIMIT_BURST": "1000", "KUBEBYON_JOIN_RATE_LIMIT_BURST": "1000", c.name: c.value}), &stderr)
 		line := strings.TrimSuffix(stderr.String(), "\n")
 		if status == 0 || !strings.Contains(line, c.name) || !strings.Contains(line, "accepts ") || strings.Contains(line, "\n") || strings.Contains(line, "canary") {
 			t.Errorf("%s=%q: status %d, %q", c.name, c.value, status, line)

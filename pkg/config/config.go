@@ -3,6 +3,7 @@
 package config
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"reflect"
@@ -75,7 +76,7 @@ func explain(err error, fields []field, set map[string]string) error {
 		return needed(empty.Key, fields)
 	case errors.As(err, &parse):
 		for _, f := range fields {
-			if v, ok := set[f.key]; ok && f.name == parse.Name && f.typ == parse.Type {
+			if v, ok := set[f.key]; ok && f.name == parse.Name && f.typ == parse.Type && !f.takes(v) {
 				return f.wrong(v, parse.Err)
 			}
 		}
@@ -86,6 +87,13 @@ func explain(err error, fields []field, set map[string]string) error {
 		}
 	}
 	return fmt.Errorf("the configuration's own declaration is wrong: %T", err) // its text may repeat a value
+}
+
+// takes reports whether the value is one of the field's, where its type can say so: env names the struct's field alone, and two
+// structs may have the same.
+func (f field) takes(value string) bool {
+	text, ok := reflect.New(f.typ).Interface().(encoding.TextUnmarshaler)
+	return ok && text.UnmarshalText([]byte(value)) == nil
 }
 
 func needed(key string, fields []field) error {

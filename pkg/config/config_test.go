@@ -74,3 +74,22 @@ func TestErrorsAreOneLineAndNameTheVariable(t *testing.T) {
 		}
 	}
 }
+
+// Two structs may have a field of one name and type: the variable that is wrong is named, not the other one.
+func TestTheWrongOneOfTwoIsNamed(t *testing.T) {
+	type addresses struct {
+		One struct {
+			Addr config.HostPort `env:"ONE_ADDR"`
+		}
+		Two struct {
+			Addr config.HostPort `env:"TWO_ADDR"`
+		}
+	}
+	for wrong, right := range map[string]string{"ONE_ADDR": "TWO_ADDR", "TWO_ADDR": "ONE_ADDR"} {
+		values := map[string]string{wrong: "nowhere", right: ":80"}
+		_, err := config.Load[addresses](func(k string) (string, bool) { v, ok := values[k]; return v, ok })
+		if err == nil || !strings.HasPrefix(err.Error(), wrong+`: "nowhere"`) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}

@@ -168,16 +168,14 @@ func (s *Server) cookie(value string) *http.Cookie {
 	return &http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode}
 }
 
-// sessionToken is empty where the request has an Authorization header.
+// sessionToken is empty where the request has an Authorization header, and where it has the cookie twice: one of them may come from a neighbour
+// on the same domain, and nobody can tell which.
 func sessionToken(r *http.Request) string {
-	if bearing(r) {
+	cookies := r.CookiesNamed(sessionCookie)
+	if bearing(r) || len(cookies) != 1 {
 		return ""
 	}
-	cookie, err := r.Cookie(sessionCookie)
-	if err != nil {
-		return ""
-	}
-	return cookie.Value
+	return cookies[0].Value
 }
 
 func notLoggedIn() error { return session.Refused() }

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/netip"
 
@@ -67,8 +66,8 @@ func (s *Server) identify(r *http.Request) (caller, error) {
 	if token == "" {
 		return caller{}, notLoggedIn()
 	}
-	if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-		return caller{}, fault.New(fault.Forbidden, "cross_site", "a page of another site may not use this log-in")
+	if crossSite(r) {
+		return caller{}, otherSite()
 	}
 	id, err := s.withIdentity()
 	if err != nil {
@@ -97,6 +96,12 @@ func permit(c caller, rt route) error {
 	return nil
 }
 
+// bearer reports whether the request shows an API token, which no browser adds by itself, unlike a password for Basic.
+func bearer(r *http.Request) bool {
+	_, err := apitoken.FromHeader(r.Header["Authorization"])
+	return err == nil
+}
+
 func withCaller(ctx context.Context, c caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
@@ -108,11 +113,9 @@ func callerOf(r *http.Request) caller {
 }
 
 // locate finds the client's address once, for the log, the limits and the audit log.
-func locate(next http.Handler) http.Handler {
+func (s *Server) locate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		address, _ := netip.ParseAddr(host)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), addressKey{}, address.Unmap().WithZone(""))))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), addressKey{}, s.proxies.Client(r.RemoteAddr, r.Header))))
 	})
 }
 

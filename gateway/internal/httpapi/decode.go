@@ -21,10 +21,8 @@ const maxBody = 64 << 10
 // where there is one.
 func decode[T any](w http.ResponseWriter, r *http.Request) (T, error) {
 	var value T
-	if kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" ||
-		(params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
-		return value, fault.New(fault.Unsupported, "json_only", "the body must be JSON").In("Content-Type").
-			Do("send it with the header Content-Type: application/json")
+	if err := checkJSON(r); err != nil {
+		return value, err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
@@ -40,6 +38,23 @@ func decode[T any](w http.ResponseWriter, r *http.Request) (T, error) {
 		return value, err
 	}
 	return value, nil
+}
+
+func checkJSON(r *http.Request) error {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err == nil && kind == "application/json" && (params["charset"] == "" || strings.EqualFold(params["charset"], "utf-8")) {
+		return nil
+	}
+	return fault.New(fault.Unsupported, "json_only", "the body must be JSON").In("Content-Type").
+		Do("send it with the header Content-Type: application/json")
+}
+
+// checkForm refuses a write with what a form sends, where no body is read too.
+func checkForm(r *http.Request) error {
+	if _, given := r.Header["Content-Type"]; reads(r) || !given {
+		return nil
+	}
+	return checkJSON(r)
 }
 
 // decodeOptional is decode for a body that may be left out.

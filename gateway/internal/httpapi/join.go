@@ -19,21 +19,37 @@ const codeHeader = "X-KubeBYON-Code"
 
 var joinTokenForm = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)
 
-// joinScript answers `curl -f … | sh`. An HTTP error would leave sh an empty script and success, so a refusal is a
-// script too: it says why and exits 1. A client that accepts JSON gets the plain error.
 func (s *Server) joinScript(w http.ResponseWriter, r *http.Request) error {
 	script, err := s.fetchJoinScript(r)
-	w.Header().Set("Vary", "Accept")
 	if err != nil {
-		f := keep(r, err)
-		w.Header().Set(codeHeader, f.Code)
-		if wantsJSON(r) {
-			return err
-		}
-		script = refusal(f, traceID(r.Context()))
+		return err
 	}
-	writeText(w, http.StatusOK, "text/x-shellscript; charset=utf-8", []byte(script))
+	writeScript(w, http.StatusOK, script)
 	return nil
+}
+
+// refuseScript answers `curl -f … | sh`. An HTTP error would leave sh an empty script and success, so a refusal is a script too: it says
+// why and exits 1. One request too many is an error all the same: the join command's curl waits for Retry-After and tries
+// again. A client that accepts JSON gets the plain error.
+func (s *Server) refuseScript(w http.ResponseWriter, r *http.Request, err error) {
+	f := keep(r, err)
+	w.Header().Set(codeHeader, f.Code)
+	if wantsJSON(r) {
+		w.Header().Set("Vary", "Accept")
+		s.fail(w, r, err)
+		return
+	}
+	showRefusal(w.Header(), err)
+	status := http.StatusOK
+	if f.Kind == fault.RateLimited {
+		status = http.StatusTooManyRequests
+	}
+	writeScript(w, status, refusal(f, traceID(r.Context())))
+}
+
+func writeScript(w http.ResponseWriter, status int, script string) {
+	w.Header().Set("Vary", "Accept")
+	writeText(w, status, "text/x-shellscript; charset=utf-8", []byte(script))
 }
 
 func (s *Server) fetchJoinScript(r *http.Request) (string, error) {

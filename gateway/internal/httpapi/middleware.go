@@ -67,8 +67,8 @@ func trace(next http.Handler) http.Handler {
 		if whole, ok := r.Context().Value(untracedKey{}).(untraced); ok {
 			r.URL, r.Header = whole.address, whole.header
 		}
-		// Without an exporter there may be no trace id; people and logs need one all the same.
-		if !oteltrace.SpanContextFromContext(r.Context()).IsValid() {
+		// Without an exporter there is no trace id, or the caller's; people and logs need one of ours all the same.
+		if span := oteltrace.SpanContextFromContext(r.Context()); !span.IsValid() || span.IsRemote() {
 			var traceID oteltrace.TraceID
 			var spanID oteltrace.SpanID
 			_, _ = rand.Read(traceID[:])

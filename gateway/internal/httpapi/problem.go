@@ -52,6 +52,7 @@ func statusOf(kind fault.Kind) int {
 // fail answers err, and keeps it for the request's line in the log.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := keep(r, err)
+	showRefusal(w.Header(), err)
 	writeProblem(w, r, statusOf(f.Kind), f)
 }
 

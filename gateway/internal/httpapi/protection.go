@@ -26,7 +26,7 @@ type solution struct{ id, answer string }
 
 // attempt runs check, which holds credentials of the account with that address against what is kept, unless the account or the
 // client has failed too often lately: then it needs a captcha first. It fails with captcha_required, captcha_wrong (both
-// unauthenticated) and as check does.
+// unauthenticated), rate_limited and as check does.
 func (s *Server) attempt(r *http.Request, id *Identity, email string, given solution, check func(context.Context) error) error {
 	solved := given != solution{}
 	if solved {
@@ -41,15 +41,18 @@ func (s *Server) attempt(r *http.Request, id *Identity, email string, given solu
 	if !may {
 		return unauthenticated(captcha.Required())
 	}
-	err = check(r.Context())
+	// The account's limit comes after the captcha: to use it up and keep its owner out takes a person.
+	if err = countAccount(r.Context(), id.LogInLimit, email); err == nil {
+		err = check(r.Context())
+	}
 	// A client that leaves now does not keep its attempt from being counted right.
 	settled := context.WithoutCancel(r.Context())
 	if err == nil {
 		return counted.Passed(settled)
 	}
 	switch fault.From(err).Code {
-	case "wrong_credentials", "second_factor_wrong":
-		return err // it stays counted
+	case "wrong_credentials", "second_factor_wrong", "rate_limited":
+		return err // it stays counted; many that are refused at once must not take the count of those that were wrong with them
 	}
 	return errors.Join(err, counted.Withdraw(settled))
 }

@@ -36,6 +36,7 @@ type route struct {
 	scope   string   // what an API token needs
 	limited limit    // the rate limit that counts it
 	long    bool     // its answer may take longer than requestTime
+	refuse  func(http.ResponseWriter, *http.Request, error)
 }
 
 // limit names a rate limit. Each counts by itself.
@@ -70,6 +71,12 @@ func (rt route) audit(action string) route { rt.Action = action; return rt }
 
 // unhurried lets the answer take as long as somebody reads it.
 func (rt route) unhurried() route { rt.long = true; return rt }
+
+// refusing answers the route's failures in another form than a problem.
+func (rt route) refusing(answer func(http.ResponseWriter, *http.Request, error)) route {
+	rt.refuse = answer
+	return rt
+}
 
 // limit lets another rate limit than the general one count the route.
 func (rt route) limit(l limit) route { rt.limited = l; return rt }
@@ -132,12 +139,13 @@ func (s *Server) table() []route {
 		on("DELETE", cluster+"/join-tokens/{token_id}", signed, s.revokeToken).audit("join_token.revoke"),
 		on("GET", "/api/console/nodes", signed, s.listNodes).query("cluster_id"),
 
-		on("GET", "/node/join", public, s.joinScript).query("token").limit(byJoin).audit("join_script.download"),
+		on("GET", "/node/join", public, s.joinScript).query("token").limit(byJoin).refusing(s.refuseScript).audit("join_script.download"),
 		on("GET", "/node/mirror/{name...}", machine, s.mirrorFile),
 	}
 }
 
-// serve admits the request and turns a handler's error into the answer.
+// serve counts and admits the request, and turns a handler's error into the answer. The limit comes first: what it refuses costs nothing
+// more, and no entry in the audit log.
 func (s *Server) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		nameRoute(r, rt)
@@ -148,14 +156,23 @@ func (s *Server) serve(rt route) http.Handler {
 		}
 		w, end := s.audit(w, r, rt)
 		defer end()
-		r, err := s.admit(r, rt)
+		err := s.countClient(w, r, rt)
+		if err == nil {
+			err = checkParameters(r, rt)
+		}
+		if err == nil {
+			r, err = s.admit(r, rt)
+		}
 		if err == nil {
 			err = rt.handle(w, r)
 		}
 		if rec := recordOf(r); rec != nil {
 			rec.returned = true
 		}
-		if err != nil {
+		switch {
+		case err != nil && rt.refuse != nil:
+			rt.refuse(w, r, err)
+		case err != nil:
 			s.fail(w, r, err)
 		}
 	})
@@ -163,11 +180,11 @@ func (s *Server) serve(rt route) http.Handler {
 
 // admit refuses cross-site use of a cookie, and who may not use the route. What it returns carries the caller.
 func (s *Server) admit(r *http.Request, rt route) (*http.Request, error) {
-	// What a browser adds by itself, as it does with a password of its own for Basic, is checked; an API token it does not.
-	if _, err := apitoken.FromHeader(r.Header["Authorization"]); err != nil {
-		if err := s.crossOrigin.Check(r); err != nil {
-			return r, fault.New(fault.Forbidden, "cross_origin", "a page of another origin may not do this").Because(err)
-		}
+	if err := s.origins.check(r); err != nil {
+		return r, err
+	}
+	if err := checkForm(r); err != nil {
+		return r, err
 	}
 	if rt.access == public || rt.access == machine {
 		return r, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/attempt"
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
+	"github.com/kubebyon/kubebyon/gateway/internal/clientaddr"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
@@ -24,8 +25,11 @@ import (
 type Options struct {
 	Log          *slog.Logger
 	Mirror       *mirror.Mirror
-	SecureCookie bool           // send the session's cookie over HTTPS alone
-	OpenID       *openid.Client // nil: there is no provider
+	SecureCookie bool               // send the session's cookie over HTTPS alone
+	OpenID       *openid.Client     // nil: there is no provider
+	Origins      []string           // whose pages may use the API; see origins
+	Proxies      clientaddr.Proxies // whose word about a client's address counts
+	API, Join    Limiter            // for each client's address; nil: unlimited
 }
 
 // Identity is what stands on PostgreSQL.
@@ -42,25 +46,31 @@ type Identity struct {
 	Captchas      *captcha.Service
 	Attempts      *attempt.Service
 	SecondFactors *secondfactor.Service
+	AuthLimit     Limiter // for each client's address; nil: unlimited, as the next ones
+	LogInLimit    Limiter // for each account's address, as countAccount takes it
+	CodeLimit     Limiter // likewise, for codes by mail
 	Database      Pinger
 }
 
 // Server answers from its first moment; what needs a part that is not attached yet answers 503.
 type Server struct {
-	log         *slog.Logger
-	mirror      *mirror.Mirror
-	secure      bool
-	openID      *openid.Client
-	crossOrigin *http.CrossOriginProtection
-	identity    atomic.Pointer[Identity]
-	services    atomic.Pointer[Services]
-	routes      []route
-	mux         *http.ServeMux
+	log       *slog.Logger
+	mirror    *mirror.Mirror
+	secure    bool
+	openID    *openid.Client
+	origins   *origins
+	proxies   clientaddr.Proxies
+	api, join Limiter
+	identity  atomic.Pointer[Identity]
+	services  atomic.Pointer[Services]
+	routes    []route
+	mux       *http.ServeMux
 }
 
 // New makes a Server without PostgreSQL and NATS.
 func New(o Options) *Server {
-	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, openID: o.OpenID, crossOrigin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
+	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, openID: o.OpenID, origins: newOrigins(o.Origins, o.Log), proxies: o.Proxies,
+		api: o.API, join: o.Join, mux: http.NewServeMux()}
 	s.routes = s.table()
 	for _, rt := range s.routes {
 		s.mux.Handle(rt.Method+" "+rt.Path, s.serve(rt))
@@ -76,7 +86,7 @@ func (s *Server) AttachServices(v Services) { s.services.Store(&v) }
 
 // Handler is the whole edge.
 func (s *Server) Handler() http.Handler {
-	return locate(hideQuery(trace(s.observe(http.HandlerFunc(s.dispatch)))))
+	return s.locate(hideQuery(trace(s.observe(s.origins.share(http.HandlerFunc(s.dispatch))))))
 }
 
 // Routes lists what is served, for comparison with the API's description.
