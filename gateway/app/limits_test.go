@@ -288,3 +288,17 @@ func TestJoinOverTheLimit(t *testing.T) {
 		t.Error("the log has a token")
 	}
 }
+
+// A person who comes back from an OpenID provider too often reads so on a page.
+func TestLimitedPeopleReadAPage(t *testing.T) {
+	w := limited(t)
+	const callback = "/api/auth/oidc/callback"
+	for range 5 {
+		w.call("GET", callback, "?state=x", "").expect(t, 404, "openid_unset")
+	}
+	w.call("GET", callback, "?state=x", "").expect(t, 429, "rate_limited")
+	a := w.call("GET", callback, "?state=x", "", "Accept", "text/html")
+	if a.status != 429 || a.header.Get("Retry-After") != "30" || !strings.Contains(a.text, "too many requests") || !strings.HasPrefix(a.header.Get("Content-Type"), "text/html") {
+		t.Errorf("%d %v %s", a.status, a.header, a.text)
+	}
+}

@@ -165,34 +165,30 @@ var openIDHTML string
 
 var openIDTemplate = template.Must(template.New("openid").Parse(openIDHTML))
 
-// forPeople lets a browser show a failure as a page; who prefers JSON gets the problem.
-func (s *Server) forPeople(handle func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
-	return func(w http.ResponseWriter, r *http.Request) error {
-		w.Header().Set("Vary", "Accept")
-		err := handle(w, r)
-		if err == nil {
-			return nil
-		}
-		if f := fault.From(err); statusOf(f.Kind) < http.StatusInternalServerError {
-			// The operator needs the cause, which the person is not told.
-			s.log.WarnContext(r.Context(), "log-in at the OpenID provider refused", slog.String("code", f.Code), slog.String("error", f.Error()))
-		}
-		if !prefersHTML(r.Header.Values("Accept")) {
-			return err
-		}
-		f, nonce := keep(r, err), rand.Text()
-		var page bytes.Buffer
-		if err := openIDTemplate.Execute(&page, struct{ Nonce, Message, Action, Code, Trace string }{nonce, f.Message, f.Action, f.Code, traceID(r.Context())}); err != nil {
-			return err
-		}
-		status := statusOf(f.Kind)
-		if status == http.StatusServiceUnavailable {
-			w.Header().Set("Retry-After", "2")
-		}
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		writeText(w, status, "text/html; charset=utf-8", page.Bytes())
-		return nil
+// refusePerson lets a browser show a failure as a page; who prefers JSON gets the problem.
+func (s *Server) refusePerson(w http.ResponseWriter, r *http.Request, err error) {
+	w.Header().Add("Vary", "Accept")
+	if f := fault.From(err); statusOf(f.Kind) < http.StatusInternalServerError {
+		// The operator needs the cause, which the person is not told.
+		s.log.WarnContext(r.Context(), "log-in at the OpenID provider refused", slog.String("code", f.Code), slog.String("error", f.Error()))
 	}
+	if !prefersHTML(r.Header.Values("Accept")) {
+		s.fail(w, r, err)
+		return
+	}
+	f, nonce := keep(r, err), rand.Text()
+	var page bytes.Buffer
+	if err := openIDTemplate.Execute(&page, struct{ Nonce, Message, Action, Code, Trace string }{nonce, f.Message, f.Action, f.Code, traceID(r.Context())}); err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	status := statusOf(f.Kind)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	showRefusal(w.Header(), err)
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	writeText(w, status, "text/html; charset=utf-8", page.Bytes())
 }
 
 // prefersHTML says whether HTML is named, and liked at least as much as JSON.

@@ -32,11 +32,11 @@ type route struct {
 	Route
 	access  access
 	handle  func(http.ResponseWriter, *http.Request) error
-	takes   []string // the query's parameters; any other is refused
-	scope   string   // what an API token needs
-	limited limit    // the rate limit that counts it
-	long    bool     // its answer may take longer than requestTime
-	refuse  func(http.ResponseWriter, *http.Request, error)
+	takes   []string                                        // the query's parameters; any other is refused
+	scope   string                                          // what an API token needs
+	limited limit                                           // the rate limit that counts it
+	long    bool                                            // its answer may take longer than requestTime
+	refuse  func(http.ResponseWriter, *http.Request, error) // answers its failures; nil: fail
 }
 
 // limit names a rate limit. Each counts by itself.
@@ -102,8 +102,8 @@ func (s *Server) table() []route {
 		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).audit("second_factor.take"),
 
 		on("GET", "/api/auth/methods", public, s.authMethods),
-		on("GET", "/api/auth/oidc/login", public, s.forPeople(s.openIDLogIn)).query("return_to"),
-		on("GET", callbackPath, public, s.forPeople(s.openIDCallback)).limit(byAuth).audit("session.open_openid").
+		on("GET", "/api/auth/oidc/login", public, s.openIDLogIn).refusing(s.refusePerson).query("return_to"),
+		on("GET", callbackPath, public, s.openIDCallback).refusing(s.refusePerson).limit(byAuth).audit("session.open_openid").
 			query("code", "state", "iss", "error", "error_description", "error_uri", "session_state", "scope", "authuser", "prompt", "hd"),
 
 		on("GET", "/api/auth/sessions", personal, s.listSessions),
