@@ -145,6 +145,9 @@ func (s *stack) startAPI(ctx context.Context) error {
 			"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 			"KUBEBYON_ADMIN_PASSWORD_FILE=" + password,
 			"KUBEBYON_ENCRYPTION_KEY_FILE=" + key,
+			// All of it comes from one address, and asks more often than a person does.
+			"KUBEBYON_API_RATE_LIMIT_PER_SECOND=10000", "KUBEBYON_API_RATE_LIMIT_BURST=100000",
+			"KUBEBYON_AUTH_RATE_LIMIT_BURST=1000", "KUBEBYON_JOIN_RATE_LIMIT_BURST=1000",
 		},
 	}
 	return s.api.start(ctx)

@@ -116,9 +116,15 @@ func (s *stack) up(ctx context.Context) error {
 	return s.startTogether(ctx)
 }
 
+// unhurried are limits that one address that asks for everything, as this one does, never reaches.
+var unhurried = []string{
+	"KUBEBYON_API_RATE_LIMIT_PER_SECOND=1000000", "KUBEBYON_API_RATE_LIMIT_BURST=1000000",
+	"KUBEBYON_AUTH_RATE_LIMIT_BURST=1000000", "KUBEBYON_JOIN_RATE_LIMIT_BURST=1000000",
+}
+
 // settings of every process of the product.
 func (s *stack) settings() []string {
-	return []string{
+	return append([]string{
 		"KUBEBYON_DATABASE_DSN=" + s.database.DSN(),
 		"KUBEBYON_KUBECONFIG_PATH=" + s.layout.Kubeconfig(),
 		"KUBEBYON_CONTROL_PLANE=upstream",
@@ -126,7 +132,7 @@ func (s *stack) settings() []string {
 		"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 		"KUBEBYON_ADMIN_PASSWORD_FILE=" + s.file("admin-password"),
 		"KUBEBYON_ENCRYPTION_KEY_FILE=" + s.file("encryption-key"),
-	}
+	}, unhurried...)
 }
 
 // startTogether runs kubebyon-api.

@@ -211,7 +211,7 @@ func TestBodies(t *testing.T) {
 		JoinCommand string `json:"join_command"`
 	}
 	a.json(t, &made)
-	if made.JoinCommand != `curl -fsSLk "https://join.example.com/node/join?token=`+joinToken+`" | sh -` || made.Token["id"] != tokenID {
+	if made.JoinCommand != `curl -fsSL --retry 10 "https://join.example.com/node/join?token=`+joinToken+`" | sh -` || made.Token["id"] != tokenID {
 		t.Errorf("%+v", made)
 	}
 	if a = w.call("HEAD", clusters, "", ""); a.status != 200 || a.text != "" {

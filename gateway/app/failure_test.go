@@ -153,7 +153,7 @@ func TestNATSDownAtStart(t *testing.T) {
 // The command that people paste fails, with a reason, whatever is wrong.
 func TestJoinPipeFails(t *testing.T) {
 	pipe := func(url string) (string, string, error) {
-		cmd := exec.Command("sh", "-c", `curl -fsSLk "$1" | sh -`, "sh", url)
+		cmd := exec.Command("sh", "-c", `curl -fsSL --retry 10 "$1" | sh -`, "sh", url)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		err := cmd.Run()

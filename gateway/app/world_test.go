@@ -484,7 +484,7 @@ func (b *backend) serve(tb testing.TB, url string) {
 		if r.JoinBaseURL == "" {
 			return tokenv1.CreateResponse{}, fault.New(fault.Precondition, "join_base_url_unset", "the address for workers is not set").Do("set join_base_url in the settings")
 		}
-		return tokenv1.CreateResponse{Token: exampleToken(), JoinCommand: `curl -fsSLk "` + r.JoinBaseURL + `/node/join?token=` + joinToken + `" | sh -`}, nil
+		return tokenv1.CreateResponse{Token: exampleToken(), JoinCommand: `curl -fsSL --retry 10 "` + r.JoinBaseURL + `/node/join?token=` + joinToken + `" | sh -`}, nil
 	})
 	on(b, token, tokenv1.List, func(tokenv1.ListRequest) (tokenv1.ListResponse, error) { return tokenv1.ListResponse{}, nil })
 	on(b, token, tokenv1.Revoke, func(tokenv1.RevokeRequest) (tokenv1.Token, error) {

@@ -28,7 +28,7 @@ func (s *Server) joinScript(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// refuseScript answers `curl -f … | sh`. An HTTP error would leave sh an empty script and success, so a refusal is a script too: it says
+// refuseScript answers `curl -fsSL --retry 10 … | sh`. An HTTP error would leave sh an empty script and success, so a refusal is a script too: it says
 // why and exits 1. One request too many is an error all the same: the join command's curl waits for Retry-After and tries
 // again. A client that accepts JSON gets the plain error.
 func (s *Server) refuseScript(w http.ResponseWriter, r *http.Request, err error) {

@@ -382,7 +382,7 @@ func TestTokenLife(t *testing.T) {
 	}
 	token := tokenOf(t, made.JoinCommand)
 	id, half, _ := strings.Cut(token, ".")
-	if want := `curl -fsSL "` + baseURL + `/node/join?token=` + token + `" | sh -`; made.JoinCommand != want {
+	if want := `curl -fsSL --retry 10 "` + baseURL + `/node/join?token=` + token + `" | sh -`; made.JoinCommand != want {
 		t.Errorf("the command is %q, not %q", made.JoinCommand, want)
 	}
 	if made.Token.TokenID != id || made.Token.Status != tokenv1.Active || made.Token.CreatedBy != owner.UserID || made.Token.ClusterID != cluster.ID {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # KubeBYON: makes this Linux machine a worker node of one cluster.
 #
-#   curl -fsSL "<address>/node/join?token=<id.secret>" | sh -
-#   curl -fsSL "<address>/node/join?token=<id.secret>" | sh -s -- --help
+#   curl -fsSL --retry 10 "<address>/node/join?token=<id.secret>" | sh -
+#   curl -fsSL --retry 10 "<address>/node/join?token=<id.secret>" | sh -s -- --help
 #
 # It is safe to run again: what is in place stays, what is missing is repaired. Nothing on the machine changes before
 # step 4. All of it is one function, called on the last line in a form that is no command until its last character,

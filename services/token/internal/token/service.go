@@ -117,7 +117,8 @@ func (s *Service) Create(ctx context.Context, who contract.Principal, req tokenv
 	}
 	s.Log.InfoContext(ctx, "bootstrap token issued", "cluster_id", cluster.ID, "token_id", value.ID(), "expires_at", record.ExpiresAt)
 
-	command := `curl -fsSL "` + base + `/node/join?token=` + value.Reveal() + `" | sh -`
+	// The gateway may have it wait its turn: curl does, by Retry-After, and sh sees nothing of it.
+	command := `curl -fsSL --retry 10 "` + base + `/node/join?token=` + value.Reveal() + `" | sh -`
 	if cluster.ControlPlane != clusterv1.Upstream {
 		// A vCluster serves its own script, under a certificate that no machine knows yet.
 		command = `curl -fsSLk "` + endpoint + `/node/join?token=` + value.Reveal() + `" | sh -`
