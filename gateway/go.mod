@@ -15,9 +15,9 @@ require (
 	github.com/kubebyon/kubebyon/pkg v0.0.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pquerna/otp v1.5.0
-	github.com/wneessen/go-mail v0.8.1
 	github.com/rs/cors v1.11.1
 	github.com/throttled/throttled/v2 v2.15.0
+	github.com/wneessen/go-mail v0.8.1
 	github.com/zitadel/oidc/v3 v3.52.0
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0
 	go.opentelemetry.io/otel v1.47.0

@@ -202,8 +202,8 @@ func TestCORS(t *testing.T) {
 func TestAuthorizationHidesTheCookie(t *testing.T) {
 	w := start(t, with("KUBEBYON_CORS_ALLOWED_ORIGINS", listedOrigin))
 	for _, value := range []string{"Bearer x", "bearer x", "Bearer", "", "Basic YTpi", "Bearer " + strings.Repeat("x", 5000), "nonsense"} {
-		w.raw(t, w.browser, "GET", clusters, "", "Authorization", value).expect(t, 401, "not_logged_in")
-		w.raw(t, w.browser, "GET", settings, "", "Authorization", value, "Sec-Fetch-Site", "cross-site").expect(t, 401, "not_logged_in")
+		w.raw(t, w.browser, "GET", clusters, "", "Authorization", value).expect(t, 401, "token_invalid")
+		w.raw(t, w.browser, "GET", settings, "", "Authorization", value, "Sec-Fetch-Site", "cross-site").expect(t, 401, "token_invalid")
 		// It ends no session either.
 		if a := w.raw(t, w.browser, "POST", "/api/auth/logout", "", "Authorization", value); a.status != 204 || a.header.Get("Set-Cookie") != "" {
 			t.Errorf("%d %v", a.status, a.header)
@@ -213,7 +213,7 @@ func TestAuthorizationHidesTheCookie(t *testing.T) {
 	create := func(headers ...string) answer {
 		return w.raw(t, w.browser, "POST", clusters, `{"name":"demo"}`, append(headers, "Content-Type", "application/json", "Origin", evilOrigin, "Sec-Fetch-Site", "cross-site")...)
 	}
-	create("Authorization", "Bearer x").expect(t, 401, "not_logged_in")
+	create("Authorization", "Bearer kbt_"+strings.Repeat("A", 43)).expect(t, 401, "token_invalid")
 	create("Authorization", "Basic YTpi").expect(t, 403, "cross_origin")
 	create("Authorization", "Basic YTpi", "Authorization", "Bearer x").expect(t, 403, "cross_origin")
 	w.call("GET", clusters, "", "").expect(t, 200, "")
