@@ -118,12 +118,16 @@ func newEdge(log *slog.Logger, cfg Config, deps Deps, files *mirror.Mirror, prov
 	if err != nil {
 		return nil, fmt.Errorf("KUBEBYON_JOIN_RATE_LIMIT_*: %w", err)
 	}
+	lookup, err := ratelimit.NewLocal(lookups, now)
+	if err != nil {
+		return nil, err
+	}
 	origins := make([]string, 0, len(cfg.CORSAllowedOrigins))
 	for _, origin := range cfg.CORSAllowedOrigins {
 		origins = append(origins, string(origin))
 	}
 	return httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, OpenID: provider, Origins: origins,
-		Proxies: clientaddr.Trust(cfg.TrustedProxies), API: api, Join: join}), nil
+		Proxies: clientaddr.Trust(cfg.TrustedProxies), API: api, Join: join, Lookup: lookup}), nil
 }
 
 func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler) error {

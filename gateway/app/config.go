@@ -68,6 +68,9 @@ type apiLimit struct {
 	MaxEntries Count `env:"KUBEBYON_API_RATE_LIMIT_MAX_ENTRIES" envDefault:"10000" accepts:"a whole number from 1 to 1000000"`
 }
 
+// lookups is how often a client may have an address looked up: a team is added in one go, and a list of strangers takes days.
+var lookups = ratelimit.Quota{Name: "lookup", Every: 10 * time.Second, Burst: 50, Entries: 10000}
+
 func (l joinLimit) quota() ratelimit.Quota {
 	return ratelimit.Quota{Name: "join", Every: time.Duration(l.WindowSeconds) * time.Second, Burst: int(l.Burst), Entries: int(l.MaxEntries)}
 }

@@ -29,6 +29,8 @@ func (s *Server) limiterOf(l limit) Limiter {
 		return s.api
 	case byJoin:
 		return s.join
+	case byLookup:
+		return s.lookup
 	case byAuth:
 		if id := s.identity.Load(); id != nil {
 			return id.AuthLimit

@@ -23,13 +23,13 @@ import (
 
 // Options of a Server.
 type Options struct {
-	Log          *slog.Logger
-	Mirror       *mirror.Mirror
-	SecureCookie bool               // send the session's cookie over HTTPS alone
-	OpenID       *openid.Client     // nil: there is no provider
-	Origins      []string           // whose pages may use the API; see origins
-	Proxies      clientaddr.Proxies // whose word about a client's address counts
-	API, Join    Limiter            // for each client's address; nil: unlimited
+	Log               *slog.Logger
+	Mirror            *mirror.Mirror
+	SecureCookie      bool               // send the session's cookie over HTTPS alone
+	OpenID            *openid.Client     // nil: there is no provider
+	Origins           []string           // whose pages may use the API; see origins
+	Proxies           clientaddr.Proxies // whose word about a client's address counts
+	API, Join, Lookup Limiter            // for each client's address; nil: unlimited
 }
 
 // Identity is what stands on PostgreSQL.
@@ -54,23 +54,23 @@ type Identity struct {
 
 // Server answers from its first moment; what needs a part that is not attached yet answers 503.
 type Server struct {
-	log       *slog.Logger
-	mirror    *mirror.Mirror
-	secure    bool
-	openID    *openid.Client
-	origins   *origins
-	proxies   clientaddr.Proxies
-	api, join Limiter
-	identity  atomic.Pointer[Identity]
-	services  atomic.Pointer[Services]
-	routes    []route
-	mux       *http.ServeMux
+	log               *slog.Logger
+	mirror            *mirror.Mirror
+	secure            bool
+	openID            *openid.Client
+	origins           *origins
+	proxies           clientaddr.Proxies
+	api, join, lookup Limiter
+	identity          atomic.Pointer[Identity]
+	services          atomic.Pointer[Services]
+	routes            []route
+	mux               *http.ServeMux
 }
 
 // New makes a Server without PostgreSQL and NATS.
 func New(o Options) *Server {
 	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, openID: o.OpenID, origins: newOrigins(o.Origins, o.Log), proxies: o.Proxies,
-		api: o.API, join: o.Join, mux: http.NewServeMux()}
+		api: o.API, join: o.Join, lookup: o.Lookup, mux: http.NewServeMux()}
 	s.routes = s.table()
 	for _, rt := range s.routes {
 		s.mux.Handle(rt.Method+" "+rt.Path, s.serve(rt))

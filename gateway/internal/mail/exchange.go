@@ -199,7 +199,8 @@ func (s session) failed(step, what string, err error) *fault.Error {
 		}
 		return fault.New(kind, code, "%s: it answers %d %s", what, answer.Code, s.clean(answer.Msg))
 	}
-	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, net.ErrClosed) {
+		// The connection is closed by nobody but ourselves, when the time is up.
 		return fault.New(fault.Unavailable, code, "%s: no answer in time", what).Because(errors.New("timeout"))
 	}
 	return fault.New(fault.Unavailable, code, "%s: the connection failed", what).Because(err)

@@ -67,17 +67,18 @@ func both(t *testing.T, q ratelimit.Quota, do func(t *testing.T, l limiter, c *c
 	})
 }
 
-func allow(t testing.TB, l limiter, key string) ratelimit.Result {
-	t.Helper()
-	r, err := l.Allow(t.Context(), key)
+func allow(tb testing.TB, l limiter, key string) ratelimit.Result {
+	tb.Helper()
+	r, err := l.Allow(tb.Context(), key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return r
 }
 
 func TestBurstThenOneForEachInterval(t *testing.T) {
 	both(t, ratelimit.Quota{Name: "auth", Every: 30 * time.Second, Burst: 5, Entries: 100}, func(t *testing.T, l limiter, c *clock) {
+		t.Helper()
 		expect := func(what string, want ratelimit.Result) {
 			t.Helper()
 			if got := allow(t, l, "k"); got != want {
@@ -250,6 +251,7 @@ func heap() int64 {
 // Exactly the oldest makes room.
 func TestTheOldestMakesRoom(t *testing.T) {
 	both(t, ratelimit.Quota{Name: "auth", Every: time.Minute, Burst: 3, Entries: 3}, func(t *testing.T, l limiter, c *clock) {
+		t.Helper()
 		next := func(key string, remaining int) {
 			t.Helper()
 			c.advance(time.Second)
