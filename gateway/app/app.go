@@ -193,22 +193,47 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 		return ended(ctx, err)
 	}
 	mailer := mail.New(mail.Options{Log: log, Settings: wishes, Roots: deps.MailRoots})
+	outbox := account.NewOutbox(mailer, log)
+	captchas := captcha.NewService(rows, digits, now)
+	rules := policies{wishes}
 	edge.AttachIdentity(httpapi.Identity{
 		Accounts: accounts, Directory: account.NewDirectory(rows), OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Tokens: apitoken.NewService(rows, time.Now),
 		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
-		Audit: audit.NewTrail(rows, log), Captchas: captcha.NewService(rows, digits, now),
+		Audit: audit.NewTrail(rows, log), Captchas: captchas,
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 		AuthLimit: ratelimit.NewShared(cfg.AuthLimit.quota("auth"), tries), LogInLimit: ratelimit.NewShared(cfg.AuthLimit.quota("login"), tries),
-		CodeLimit: ratelimit.NewShared(cfg.AuthLimit.quota("code"), tries),
+		CodeLimit:    ratelimit.NewShared(cfg.AuthLimit.quota("code"), tries),
+		Registration: account.NewRegistration(rows, hasher, rules, outbox, captchas, now),
+		Passwords:    account.NewPasswords(rows, hasher, rules, outbox, now),
+		Invitations:  account.NewInvitations(rows, rules, outbox, now),
 	})
 	log.InfoContext(ctx, "identity ready", slog.String("driver", "postgres"))
 	// Requests under way may still ask for mail: it is sent until they are done, and what is left then.
 	serving, served := context.WithCancel(context.WithoutCancel(ctx))
 	defer served()
 	return lifecycle.Run(serving,
-		lifecycle.Part{Name: "drained", Run: func(context.Context) error { <-drained; served(); return nil }},
+		lifecycle.Part{Name: "outbox", Run: func(ctx context.Context) error {
+			defer served()
+			handing, stop := context.WithCancel(ctx)
+			defer stop()
+			handed := make(chan struct{})
+			go func() { defer close(handed); outbox.Run(handing) }()
+			<-drained
+			stop()
+			<-handed // the mailer stops after it
+			return nil
+		}},
 		lifecycle.Part{Name: "mail", Run: mailer.Run},
 	)
+}
+
+// policies reads what registration depends on from the settings.
+type policies struct{ wishes *settings.Service }
+
+// Policy implements account.Policies.
+func (p policies) Policy(ctx context.Context) (account.Policy, error) {
+	now, err := p.wishes.Read(ctx)
+	return account.Policy{Registration: account.Mode(now.RegistrationMode), PublicBaseURL: now.PublicBaseURL, Mail: now.Mail != nil}, err
 }
 
 func firstAdmin(ctx context.Context, log *slog.Logger, cfg Config, accounts *account.Service, wishes *settings.Service, listener net.Listener) error {

@@ -1,11 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
-	_ "embed"
-	"html/template"
 	"net/http"
 	"time"
 
@@ -184,26 +180,5 @@ func required(field, value string) error {
 	if value == "" {
 		return fault.New(fault.Invalid, "field_required", "%s is missing or empty", field).In(field)
 	}
-	return nil
-}
-
-//go:embed setup.html
-var setupHTML string
-
-var setupTemplate = template.Must(template.New("setup").Parse(setupHTML))
-
-// setupPage is the form behind a set-up link. The link's token stands after #, so it never reaches a server's log.
-func (s *Server) setupPage(w http.ResponseWriter, _ *http.Request) error {
-	nonce := rand.Text()
-	var page bytes.Buffer
-	if err := setupTemplate.Execute(&page, struct {
-		Nonce       string
-		MinPassword int
-	}{nonce, account.MinPassword}); err != nil {
-		return err
-	}
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
-		"'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	writeText(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
 	return nil
 }

@@ -111,8 +111,15 @@ func (s *Server) openIDCallback(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// registration is who may register. It is closed while the settings have no mode.
-func (s *Server) registration(*http.Request) (account.Mode, error) { return account.Closed, nil }
+// registration is who may register now.
+func (s *Server) registration(r *http.Request) (account.Mode, error) {
+	id, err := s.withIdentity()
+	if err != nil {
+		return "", err
+	}
+	now, err := id.Settings.Read(r.Context())
+	return account.Mode(now.RegistrationMode), err
+}
 
 // openIDBase is where people reach the gateway: the provider sends them nowhere else.
 func (s *Server) openIDBase(r *http.Request) (*url.URL, error) {

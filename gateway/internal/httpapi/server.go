@@ -37,6 +37,9 @@ type Identity struct {
 	Accounts      *account.Service
 	OpenID        *openid.Accounts
 	Directory     *account.Directory
+	Registration  *account.Registration
+	Passwords     *account.Passwords
+	Invitations   *account.Invitations
 	Sessions      *session.Service
 	Tokens        *apitoken.Service
 	Users         *account.Users
