@@ -30,19 +30,23 @@ func TestEveryRoute(t *testing.T) {
 	}
 	w.logIn()
 	w.eventually(func() bool { return w.call("GET", "/node/mirror/{name}", "kubelet-linux-amd64", "").status == 200 })
+	w.execute(t, `insert into users (id, email, password_hash, role) values ('usr_otherotherotherother', 'other@example.com', '', 'user')`)
 	stranger := w.newBrowser()
 	untested := map[string]bool{}
 	for _, r := range served(t) {
 		untested[r+" well"], untested[r+" badly"] = true, true
 	}
 	// These cannot fail.
-	for _, r := range []string{"GET /healthz", "GET /api/openapi.yaml", "GET /setup", "POST /api/auth/captcha", "GET /api/auth/methods"} {
+	for _, r := range []string{"GET /healthz", "GET /api/openapi.yaml", "GET /setup", "POST /api/auth/captcha", "GET /api/auth/methods", "GET /register", "GET /reset"} {
 		delete(untested, r+" badly")
 	}
 	delete(untested, "POST /api/admin/settings/test-mail well") // TestMailSettings
 	// With one account there is no set-up; TestSetupLink does it.
 	delete(untested, "POST /api/auth/setup well")
 	delete(untested, "GET /readyz badly") // TestReadiness
+	for _, r := range []string{"POST " + codes, "POST " + register, "POST " + reset, "POST " + change, "POST " + invitations, "DELETE " + oneInvite} {
+		delete(untested, r+" well") // TestRegisterWithACode, TestResetPassword, TestChangePassword, TestInvitations
+	}
 	for _, r := range []string{"GET /api/auth/oidc/login", "GET /api/auth/oidc/callback"} {
 		delete(untested, r+" well") // TestOpenIDLogIn
 	}
@@ -68,6 +72,11 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "GET", "/api/openapi.yaml", "", "", 200, ""},
 		{stranger, "GET", "/setup", "", "", 200, ""},
 		{stranger, "GET", "/api/auth/methods", "", "", 200, ""},
+		{stranger, "GET", "/register", "", "", 200, ""},
+		{stranger, "GET", "/reset", "", "", 200, ""},
+		{stranger, "POST", codes, "", `{"email":"x@example.com","purpose":"register"}`, 403, "registration_closed"},
+		{stranger, "POST", register, "", `{"invitation":"x","password":"twelve chars"}`, 403, "registration_closed"},
+		{stranger, "POST", reset, "", withCode("x@example.com", "AAAAA-AAAAA", "twelve chars"), 400, "code_wrong"},
 		{stranger, "GET", "/api/auth/oidc/login", "?return_to=/x", "", 404, "openid_unset"},
 		{stranger, "GET", "/api/auth/oidc/callback", "?code=x&state=y", "", 404, "openid_unset"},
 		{stranger, "POST", "/api/auth/setup", "", `{"token":"x","email":"a@b","password":"twelve chars"}`, 403, "setup_link_invalid"},
@@ -83,6 +92,20 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "POST", secondFactor + "/recovery-codes", "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
 		{stranger, "DELETE", secondFactor, "", `{"password":"x","code":"x"}`, 401, "not_logged_in"},
 		{stranger, "DELETE", takeSecondFactor, "usr_zzzzzzzzzzzzzzzzzzzz", "", 401, "not_logged_in"},
+
+		{stranger, "POST", change, "", `{"current_password":"x","new_password":"x"}`, 401, "not_logged_in"},
+		{w.browser, "POST", invitations, "", `{"email":"x@example.com","role":"user"}`, 403, "registration_closed"},
+		{w.browser, "GET", invitations, "", "", 200, ""},
+		{stranger, "GET", invitations, "", "", 401, "not_logged_in"},
+		{w.browser, "DELETE", oneInvite, "x", "", 404, "invitation_not_found"},
+		{w.browser, "GET", users, "?limit=10", "", 200, ""},
+		{w.browser, "GET", users, "?limit=0", "", 400, "limit_invalid"},
+		{w.browser, "GET", oneUser, "usr_otherotherotherother", "", 200, ""},
+		{w.browser, "GET", oneUser, nobodysID, "", 404, "user_not_found"},
+		{w.browser, "PATCH", oneUser, "usr_otherotherotherother", `{"disabled":true}`, 200, ""},
+		{w.browser, "PATCH", oneUser, "usr_otherotherotherother", `{}`, 400, "nothing_to_change"},
+		{w.browser, "DELETE", oneUser, "usr_otherotherotherother", "", 204, ""},
+		{w.browser, "DELETE", oneUser, "usr_otherotherotherother", "", 404, "user_not_found"},
 
 		{w.browser, "GET", sessions, "", "", 200, ""},
 		{stranger, "GET", sessions, "", "", 401, "not_logged_in"},

@@ -196,14 +196,14 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	outbox := account.NewOutbox(mailer, log)
 	captchas := captcha.NewService(rows, digits, now)
 	rules := policies{wishes}
+	gate := httpapi.CodeGate{Captchas: captchas, Limit: ratelimit.NewShared(cfg.AuthLimit.quota("code"), tries)}
 	edge.AttachIdentity(httpapi.Identity{
 		Accounts: accounts, Directory: account.NewDirectory(rows), OpenID: openid.NewAccounts(rows, time.Now), Sessions: session.NewService(rows, time.Now), Tokens: apitoken.NewService(rows, time.Now),
 		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captchas,
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
 		AuthLimit: ratelimit.NewShared(cfg.AuthLimit.quota("auth"), tries), LogInLimit: ratelimit.NewShared(cfg.AuthLimit.quota("login"), tries),
-		CodeLimit:    ratelimit.NewShared(cfg.AuthLimit.quota("code"), tries),
-		Registration: account.NewRegistration(rows, hasher, rules, outbox, captchas, now),
+		Registration: account.NewRegistration(rows, hasher, rules, outbox, gate, now),
 		Passwords:    account.NewPasswords(rows, hasher, rules, outbox, now),
 		Invitations:  account.NewInvitations(rows, rules, outbox, now),
 	})

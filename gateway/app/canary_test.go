@@ -29,10 +29,10 @@ import (
 // TestEveryFieldIsSecretOrOpen: say here whether it is a credential. A secret one is followed by the tests below, and may be
 // in no log, span, table or audit entry.
 var (
-	secretTaken = words(`captcha_answer code error error_description password second_factor state token`)
-	openTaken   = words(`captcha_id control_plane control_plane_host email expires_at join_base_url name namespace public_access_mode public_base_url scopes vcluster_name
+	secretTaken = words(`captcha_answer code current_password invitation new_password error error_description password second_factor state token`)
+	openTaken   = words(`purpose q role captcha_id control_plane control_plane_host email expires_at join_base_url name namespace public_access_mode public_base_url scopes vcluster_name
 		cluster_id since until actor action object client outcome trace_id limit access cursor iss return_to registration_mode username from host security to`)
-	secretGiven = words(`audio image join_command recovery_codes secret token uri`) // what a captcha shows is its answer
+	secretGiven = words(`link audio image join_command recovery_codes secret token uri`) // what a captcha shows is its answer
 	openGiven   = words(`access added_by added_at user_id registration_mode username from host security action actor api_endpoint architecture at captcha_id client client_address cluster_id code container_runtime control_plane control_plane_host cpu
 		created_at created_by credential detail effect email ephemeral_storage expires_at external_ip field fields id internal_ip join_base_url
 		kernel_version key kubelet_version kubernetes_version last_seen_at last_used_at level memory message name namespace next_cursor objects os_image
@@ -376,6 +376,13 @@ func TestCanaries(t *testing.T) {
 	w.tryLogIn(adminEmail, adminPassword, `"second_factor":"`+recovery[0]+`"`).expect(t, http.StatusOK, "")
 	w.clock.Add(int64(time.Minute))
 	w.call("POST", secondFactor+"/recovery-codes", "", `{"password":"`+adminPassword+`","code":"`+code()+`"}`).expect(t, http.StatusOK, "")
+	sink := w.open()
+	w.callAs(stranger, "POST", register, "", withCode(newEmail, w.code(sink, newEmail, "register"), newPassword)).expect(t, http.StatusCreated, "")
+	w.callAs(stranger, "POST", reset, "", withCode(newEmail, w.code(sink, newEmail, "reset_password"), "canary-newer-password")).expect(t, http.StatusNoContent, "")
+	w.code(sink, adminEmail, "reset_password") // which stays, so that what is stored of it is looked at
+	invited := w.call("POST", invitations, "", `{"email":"invited@example.com","role":"user"}`)
+	_, invitation, _ := strings.Cut(strings.Trim(invited.text, "\"}\n"), "#invitation=")
+	w.secrets.keep(invitation, "an invitation's link")
 	value, _ := w.makeToken(w.browser, "deploy", `"read"`)
 	for _, header := range []string{"Bearer " + value, "Bearer  " + value, "Basic " + value, value} {
 		w.callAs(stranger, "GET", clusters, "", "", "Authorization", header)

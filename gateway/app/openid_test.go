@@ -123,6 +123,18 @@ func TestOpenIDLogIn(t *testing.T) {
 		t.Errorf("%d %v", page.status, page.header)
 	}
 
+	// While registration is open an account is made, without a password.
+	w.open()
+	made := w.newBrowser()
+	if a := w.callAs(made, "GET", oidcCallback, w.atProvider(made, back, ""), ""); a.status != http.StatusFound {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	if a := w.callAs(made, "GET", "/api/auth/session", "", ""); a.status != http.StatusOK || !strings.Contains(a.text, `"role":"user"`) {
+		t.Errorf("%d %s", a.status, a.text)
+	}
+	w.callAs(w.newBrowser(), "POST", "/api/auth/login", "", credentials("new@example.com", "")).expect(t, http.StatusBadRequest, "field_required")
+	w.callAs(w.newBrowser(), "POST", "/api/auth/login", "", credentials("new@example.com", "anything at all")).expect(t, http.StatusUnauthorized, "wrong_credentials")
+
 	// A disabled account stays out.
 	conn, err := pgx.Connect(t.Context(), w.dsn)
 	if err != nil {

@@ -27,9 +27,10 @@ type RegistrationStore interface {
 	RegisterByInvitation(ctx context.Context, tokenHash []byte, now time.Time, a Account, passwordHash string) (bool, error)
 }
 
-// Captcha tells people from programs.
-type Captcha interface {
-	Check(ctx context.Context, id, answer string) error
+// Gate decides whether a mail may be asked for: it tells people from programs, and many requests from few.
+type Gate interface {
+	// Admit fails with a fault that says what is missing.
+	Admit(ctx context.Context, r CodeRequest) error
 }
 
 // Registration lets people in: it mails codes and makes accounts.
@@ -38,13 +39,13 @@ type Registration struct {
 	hasher   *Hasher
 	policies Policies
 	outbox   *Outbox
-	captcha  Captcha // nil: none is asked for
+	gate     Gate // nil: open
 	now      func() time.Time
 }
 
-// NewRegistration makes one. A nil captcha asks for none; now is the clock.
-func NewRegistration(store RegistrationStore, hasher *Hasher, policies Policies, outbox *Outbox, captcha Captcha, now func() time.Time) *Registration {
-	return &Registration{store: store, hasher: hasher, policies: policies, outbox: outbox, captcha: captcha, now: now}
+// NewRegistration makes one. A nil gate is open; now is the clock.
+func NewRegistration(store RegistrationStore, hasher *Hasher, policies Policies, outbox *Outbox, gate Gate, now func() time.Time) *Registration {
+	return &Registration{store: store, hasher: hasher, policies: policies, outbox: outbox, gate: gate, now: now}
 }
 
 // CodeRequest asks for a code by mail.
@@ -64,7 +65,7 @@ type CodeRequest struct {
 //	reset, none or disabled: nothing
 //
 // It fails with email_invalid, purpose_invalid, mail_unset (precondition), registration_closed and invitation_required
-// (forbidden), and as the captcha does.
+// (forbidden), and as the gate does.
 func (s *Registration) RequestCode(ctx context.Context, r CodeRequest) error {
 	if err := CheckEmail(r.Email); err != nil {
 		return err
@@ -84,8 +85,8 @@ func (s *Registration) RequestCode(ctx context.Context, r CodeRequest) error {
 	if err := policy.canMail(); err != nil {
 		return err
 	}
-	if s.captcha != nil {
-		if err := s.captcha.Check(ctx, r.CaptchaID, r.CaptchaAnswer); err != nil {
+	if s.gate != nil {
+		if err := s.gate.Admit(ctx, r); err != nil {
 			return err
 		}
 	}

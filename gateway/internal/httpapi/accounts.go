@@ -1,16 +1,33 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"regexp"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
+	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/opaque"
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
 
 var invitationIDForm = regexp.MustCompile(`^inv_[a-z0-9]{20}$`)
+
+// CodeGate lets whoever solved a captcha ask for a code, as often as limit allows for one address, so that nobody's mailbox is
+// flooded. Who solved none uses nothing of that up.
+type CodeGate struct {
+	Captchas *captcha.Service
+	Limit    Limiter
+}
+
+// Admit implements account.Gate.
+func (g CodeGate) Admit(ctx context.Context, r account.CodeRequest) error {
+	if err := g.Captchas.Check(ctx, r.CaptchaID, r.CaptchaAnswer); err != nil {
+		return err
+	}
+	return countAccount(ctx, g.Limit, r.Email)
+}
 
 // requestCode answers alike whether there is an account with the address or not.
 func (s *Server) requestCode(w http.ResponseWriter, r *http.Request) error {
@@ -27,10 +44,6 @@ func (s *Server) requestCode(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := required("purpose", string(body.Purpose)); err != nil {
-		return err
-	}
-	// Whoever the address belongs to is not flooded with mails.
-	if err := countAccount(r.Context(), id.CodeLimit, body.Email); err != nil {
 		return err
 	}
 	if err := id.Registration.RequestCode(r.Context(), body); err != nil {
@@ -115,8 +128,10 @@ func (s *Server) changePassword(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	body, err := decode[struct {
-		Current string `json:"current_password"`
-		New     string `json:"new_password"`
+		Current       string `json:"current_password"`
+		New           string `json:"new_password"`
+		CaptchaID     string `json:"captcha_id"`
+		CaptchaAnswer string `json:"captcha_answer"`
 	}](w, r)
 	if err != nil {
 		return err
@@ -127,7 +142,11 @@ func (s *Server) changePassword(w http.ResponseWriter, r *http.Request) error {
 	if err := required("new_password", body.New); err != nil {
 		return err
 	}
-	if err := id.Passwords.Change(r.Context(), callerOf(r).account, body.Current, body.New, opaque.Hash(sessionToken(r))); err != nil {
+	user := callerOf(r).account
+	// Who has the session alone must not find the password out here.
+	if err := s.attempt(r, id, user.Email, solution{body.CaptchaID, body.CaptchaAnswer}, func(ctx context.Context) error {
+		return id.Passwords.Change(ctx, user, body.Current, body.New, opaque.Hash(sessionToken(r)))
+	}); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

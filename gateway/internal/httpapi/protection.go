@@ -51,7 +51,7 @@ func (s *Server) attempt(r *http.Request, id *Identity, email string, given solu
 		return counted.Passed(settled)
 	}
 	switch fault.From(err).Code {
-	case "wrong_credentials", "second_factor_wrong", "rate_limited":
+	case "wrong_credentials", "second_factor_wrong", "current_password_wrong", "rate_limited":
 		return err // it stays counted; many that are refused at once must not take the count of those that were wrong with them
 	}
 	return errors.Join(err, counted.Withdraw(settled))

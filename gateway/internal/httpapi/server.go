@@ -51,7 +51,6 @@ type Identity struct {
 	SecondFactors *secondfactor.Service
 	AuthLimit     Limiter // for each client's address; nil: unlimited, as the next ones
 	LogInLimit    Limiter // for each account's address, as countAccount takes it
-	CodeLimit     Limiter // likewise, for codes by mail
 	Database      Pinger
 }
 
