@@ -13,10 +13,10 @@ var usesOfAccounts = map[string]use{
 	"POST /api/auth/reset-password":  {body: `{"email":"x@example.com","code":"AAAAA-AAAAA","password":"twelve chars"}`},                 // 400 for anybody
 	"POST /api/auth/change-password": {who: account, inPerson: true, body: `{"current_password":"","new_password":"twelve chars"}`},      // 400: a wrong one would count
 
-	"POST " + invitations: {who: admin, body: `{"email":"invited@example.com","role":"user"}`}, "GET " + invitations: {who: admin},
-	"DELETE " + invitations + "/{invitation_id}": {who: admin, fill: "inv_zzzzzzzzzzzzzzzzzzzz"},
+	"POST " + invitations: {who: admin, inPerson: true, body: `{"email":"invited@example.com","role":"user"}`}, "GET " + invitations: {who: admin},
+	"DELETE " + invitations + "/{invitation_id}": {who: admin, inPerson: true, fill: "inv_zzzzzzzzzzzzzzzzzzzz"},
 	"GET " + users:                   {who: admin},
 	"GET " + users + "/{user_id}":    {who: admin, fill: nobodysID},
-	"PATCH " + users + "/{user_id}":  {who: admin, fill: nobodysID, body: `{"disabled":true}`},
-	"DELETE " + users + "/{user_id}": {who: admin, fill: nobodysID},
+	"PATCH " + users + "/{user_id}":  {who: admin, inPerson: true, fill: nobodysID, body: `{"disabled":true}`},
+	"DELETE " + users + "/{user_id}": {who: admin, inPerson: true, fill: nobodysID},
 }

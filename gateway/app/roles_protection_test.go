@@ -11,5 +11,5 @@ var usesOfProtection = map[string]use{
 	"DELETE " + secondFactor:                   {who: account, inPerson: true, body: `{"password":"","code":""}`},
 	"POST " + secondFactor + "/confirm":        {who: account, inPerson: true, body: `{"code":"000000"}`}, // 409: none was begun
 	"POST " + secondFactor + "/recovery-codes": {who: account, inPerson: true, body: `{"password":"","code":""}`},
-	"DELETE " + takeSecondFactor:               {who: admin, fill: "usr_zzzzzzzzzzzzzzzzzzzz"}, // 404
+	"DELETE " + takeSecondFactor:               {who: admin, inPerson: true, fill: "usr_zzzzzzzzzzzzzzzzzzzz"}, // 404
 }

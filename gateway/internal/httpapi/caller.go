@@ -80,7 +80,7 @@ func (s *Server) identify(r *http.Request) (caller, error) {
 // permit says what the caller lacks for the route.
 func permit(c caller, rt route) error {
 	switch {
-	case rt.access == personal && c.byToken():
+	case (rt.access == personal || rt.alone) && c.byToken():
 		return fault.New(fault.Forbidden, "session_required", "an API token may not do this").Do("log in, and do it with the session")
 	case rt.access == admins && c.account.Role != contract.RoleAdmin:
 		return fault.New(fault.Forbidden, "admin_only", "this is for administrators")

@@ -34,6 +34,7 @@ type route struct {
 	handle  func(http.ResponseWriter, *http.Request) error
 	takes   []string                                        // the query's parameters; any other is refused
 	scope   string                                          // what an API token needs
+	alone   bool                                            // no API token will do, whatever its scopes
 	limited limit                                           // the rate limit that counts it
 	long    bool                                            // its answer may take longer than requestTime
 	refuse  func(http.ResponseWriter, *http.Request, error) // answers its failures; nil: fail
@@ -66,6 +67,9 @@ func (rt route) query(names ...string) route { rt.takes = names; return rt }
 
 // credential says that the answer holds one: to read is not enough for it.
 func (rt route) credential() route { rt.scope = apitoken.Write; return rt }
+
+// inPerson keeps API tokens away from a route of administrators: a stolen one must not make or take accounts.
+func (rt route) inPerson() route { rt.alone = true; return rt }
 
 // audit names what the route does in the audit log.
 func (rt route) audit(action string) route { rt.Action = action; return rt }
@@ -100,7 +104,7 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/second-factor/confirm", personal, s.confirmSecondFactor).limit(byAuth).audit("second_factor.enable"),
 		on("DELETE", "/api/auth/second-factor", personal, s.removeSecondFactor).limit(byAuth).audit("second_factor.disable"),
 		on("POST", "/api/auth/second-factor/recovery-codes", personal, s.renewRecoveryCodes).limit(byAuth).audit("recovery_codes.renew"),
-		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).audit("second_factor.take"),
+		on("DELETE", "/api/admin/users/{user_id}/second-factor", admins, s.takeSecondFactor).inPerson().audit("second_factor.take"),
 
 		on("GET", "/api/auth/methods", public, s.authMethods),
 		on("GET", "/api/auth/oidc/login", public, s.openIDLogIn).refusing(s.refusePerson).query("return_to"),
@@ -124,13 +128,13 @@ func (s *Server) table() []route {
 		on("POST", "/api/auth/register", public, s.register).limit(byAuth).audit("account.register"),
 		on("POST", "/api/auth/reset-password", public, s.resetPassword).limit(byAuth).audit("password.reset"),
 		on("POST", "/api/auth/change-password", personal, s.changePassword).limit(byAuth).audit("password.change"),
-		on("POST", "/api/admin/invitations", admins, s.createInvitation).audit("invitation.create"),
+		on("POST", "/api/admin/invitations", admins, s.createInvitation).inPerson().audit("invitation.create"),
 		on("GET", "/api/admin/invitations", admins, s.listInvitations),
-		on("DELETE", "/api/admin/invitations/{invitation_id}", admins, s.withdrawInvitation).audit("invitation.withdraw"),
+		on("DELETE", "/api/admin/invitations/{invitation_id}", admins, s.withdrawInvitation).inPerson().audit("invitation.withdraw"),
 		on("GET", "/api/admin/users", admins, s.listUsers).query("q", "limit", "cursor"),
 		on("GET", "/api/admin/users/{user_id}", admins, s.showUser),
-		on("PATCH", "/api/admin/users/{user_id}", admins, s.changeUser).audit("user.change"),
-		on("DELETE", "/api/admin/users/{user_id}", admins, s.deleteUser).audit("user.delete"),
+		on("PATCH", "/api/admin/users/{user_id}", admins, s.changeUser).inPerson().audit("user.change"),
+		on("DELETE", "/api/admin/users/{user_id}", admins, s.deleteUser).inPerson().audit("user.delete"),
 
 		on("GET", "/api/admin/settings", admins, s.showSettings),
 		on("PUT", "/api/admin/settings", admins, s.changeSettings).audit("settings.change"),
