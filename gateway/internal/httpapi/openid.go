@@ -1,10 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
-	"crypto/rand"
 	_ "embed"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -167,11 +164,6 @@ func redirect(w http.ResponseWriter, address string) {
 	w.WriteHeader(http.StatusFound)
 }
 
-//go:embed openid.html
-var openIDHTML string
-
-var openIDTemplate = template.Must(template.New("openid").Parse(openIDHTML))
-
 // refusePerson lets a browser show a failure as a page; who prefers JSON gets the problem.
 func (s *Server) refusePerson(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Add("Vary", "Accept")
@@ -183,19 +175,15 @@ func (s *Server) refusePerson(w http.ResponseWriter, r *http.Request, err error)
 		s.fail(w, r, err)
 		return
 	}
-	f, nonce := keep(r, err), rand.Text()
-	var page bytes.Buffer
-	if err := openIDTemplate.Execute(&page, struct{ Nonce, Message, Action, Code, Trace string }{nonce, f.Message, f.Action, f.Code, traceID(r.Context())}); err != nil {
-		s.fail(w, r, err)
-		return
-	}
+	f := keep(r, err)
 	status := statusOf(f.Kind)
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
 	showRefusal(w.Header(), err)
-	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	writeText(w, status, "text/html; charset=utf-8", page.Bytes())
+	if err := writePage(w, status, openIDPage, map[string]any{"Message": f.Message, "Action": f.Action, "Code": f.Code, "Trace": traceID(r.Context())}); err != nil {
+		s.fail(w, r, err)
+	}
 }
 
 // prefersHTML says whether HTML is named, and liked at least as much as JSON.

@@ -3,53 +3,44 @@ package httpapi
 import (
 	"bytes"
 	"crypto/rand"
-	_ "embed"
+	"embed"
 	"html/template"
 	"net/http"
 
 	"github.com/kubebyon/kubebyon/gateway/internal/account"
 )
 
-var (
-	//go:embed setup.html
-	setupHTML string
-	//go:embed register.html
-	registerHTML string
-	//go:embed reset.html
-	resetHTML string
+//go:embed pages
+var pageFiles embed.FS
 
-	setupTemplate    = template.Must(template.New("setup").Parse(setupHTML))
-	registerTemplate = template.Must(template.New("register").Parse(registerHTML))
-	resetTemplate    = template.Must(template.New("reset").Parse(resetHTML))
+var (
+	setupPage    = parsePage("setup.html")
+	registerPage = parsePage("register.html")
+	resetPage    = parsePage("reset.html")
+	openIDPage   = parsePage("openid.html")
 )
 
-// setupPage is the form behind a set-up link. The link's token stands after #, so it never reaches a server's log.
-func (s *Server) setupPage(w http.ResponseWriter, _ *http.Request) error {
-	return writePage(w, setupTemplate)
+func parsePage(name string) *template.Template {
+	return template.Must(template.ParseFS(pageFiles, "pages/layout.html", "pages/"+name))
 }
 
-// registerPage is the form behind an invitation's link, whose token stands after # too.
-func (s *Server) registerPage(w http.ResponseWriter, _ *http.Request) error {
-	return writePage(w, registerTemplate)
-}
-
-// resetPage asks for a code and sets a new password with it.
-func (s *Server) resetPage(w http.ResponseWriter, _ *http.Request) error {
-	return writePage(w, resetTemplate)
+// form shows a page that sends what is typed to the API. What a link brings along stands after #, so it never reaches a server's log.
+func (s *Server) form(page *template.Template) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, _ *http.Request) error {
+		return writePage(w, http.StatusOK, page, map[string]any{"MinPassword": account.MinPassword})
+	}
 }
 
 // writePage lets the page run what stands in it and nothing else, and reach this gateway alone.
-func writePage(w http.ResponseWriter, of *template.Template) error {
+func writePage(w http.ResponseWriter, status int, page *template.Template, data map[string]any) error {
 	nonce := rand.Text()
-	var page bytes.Buffer
-	if err := of.Execute(&page, struct {
-		Nonce       string
-		MinPassword int
-	}{nonce, account.MinPassword}); err != nil {
+	data["Nonce"] = nonce
+	var text bytes.Buffer
+	if err := page.ExecuteTemplate(&text, "page", data); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
-		"'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	writeText(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+		"'; img-src data:; media-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	writeText(w, status, "text/html; charset=utf-8", text.Bytes())
 	return nil
 }

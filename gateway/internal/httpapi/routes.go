@@ -94,7 +94,7 @@ func (s *Server) table() []route {
 		on("GET", "/readyz", public, s.readyz),
 		on("GET", "/api/openapi.yaml", public, s.openAPI),
 
-		on("GET", "/setup", public, s.setupPage),
+		on("GET", "/setup", public, s.form(setupPage)),
 		on("POST", "/api/auth/setup", public, s.setup).limit(byAuth).audit("account.setup"),
 		on("POST", "/api/auth/login", public, s.logIn).limit(byAuth).audit("session.open"),
 		on("POST", "/api/auth/logout", public, s.logOut).audit("session.close"),
@@ -122,8 +122,8 @@ func (s *Server) table() []route {
 		on("DELETE", "/api/admin/users/{user_id}/tokens", admins, s.revokeAPITokensOf).audit("user_api_tokens.revoke_all"),
 		on("DELETE", "/api/admin/users/{user_id}/tokens/{api_token_id}", admins, s.revokeAPITokenOf).audit("user_api_token.revoke"),
 
-		on("GET", "/register", public, s.registerPage),
-		on("GET", "/reset", public, s.resetPage),
+		on("GET", "/register", public, s.form(registerPage)),
+		on("GET", "/reset", public, s.form(resetPage)),
 		on("POST", "/api/auth/code", public, s.requestCode).limit(byAuth).audit("mail_code.request"),
 		on("POST", "/api/auth/register", public, s.register).limit(byAuth).audit("account.register"),
 		on("POST", "/api/auth/reset-password", public, s.resetPassword).limit(byAuth).audit("password.reset"),
