@@ -16,7 +16,8 @@ func binaries(tb testing.TB) string {
 		cache = filepath.Join(home, ".cache", "kubebyon")
 	}
 	folders, _ := filepath.Glob(filepath.Join(cache, "kubernetes", "*"))
-	folders = append(folders, filepath.Join(cache, "bin"), filepath.Join(home, ".cache", "kubebyon-devhost", "k8sbin"), filepath.Join(home, ".cache", "kubebyon-devhost", "bin"))
+	etcd, _ := filepath.Glob(filepath.Join(cache, "etcd", "*"))
+	folders = append(folders, etcd...)
 	joined := tb.TempDir()
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		found := false
