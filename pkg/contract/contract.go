@@ -12,6 +12,12 @@ type Method[Req, Res any] struct {
 	Idempotent bool
 }
 
+// Event is one subject that tells everybody who listens that something happened. T travels as JSON. It may be lost: whoever acts
+// on it looks from time to time as well.
+type Event[T any] struct {
+	Subject string // kubebyon.v1.<service>.<event>; a constant, never built from input
+}
+
 // Role is what an account may do everywhere.
 type Role string
 

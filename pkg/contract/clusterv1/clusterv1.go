@@ -26,6 +26,15 @@ var (
 	RemoveMember = contract.Method[RemoveMemberRequest, RemoveMemberResponse]{Subject: "kubebyon.v1.cluster.remove_member", Timeout: 5 * time.Second}
 )
 
+// What the edge service asks and says as itself; no principal is needed.
+var (
+	Published  = contract.Method[PublishedRequest, PublishedResponse]{Subject: "kubebyon.v1.cluster.published", Timeout: 5 * time.Second, Idempotent: true}
+	ReportEdge = contract.Method[ReportEdgeRequest, ReportEdgeResponse]{Subject: "kubebyon.v1.cluster.report_edge", Timeout: 5 * time.Second, Idempotent: true}
+)
+
+// Changed tells that a cluster was created, changed, became ready or failed, or is gone.
+var Changed = contract.Event[ChangedEvent]{Subject: "kubebyon.v1.cluster.changed"}
+
 // ControlPlane says which software runs a tenant's control plane.
 type ControlPlane string
 
@@ -80,8 +89,27 @@ type Cluster struct {
 	KubernetesVersion string       `json:"kubernetes_version,omitempty"`
 	Status            Status       `json:"status"`
 	Reason            *Reason      `json:"reason,omitempty"` // why it is not ready, or what it waits for
+	Edge              *Edge        `json:"edge,omitempty"`   // of public_access_mode loadbalancer alone
 	CreatedAt         time.Time    `json:"created_at"`
 	UpdatedAt         time.Time    `json:"updated_at"`
+}
+
+// EdgeState says whether the domain of a cluster leads to its API through the edge.
+type EdgeState string
+
+// The states.
+const (
+	EdgeServing EdgeState = "serving" // a TLS handshake with the domain reached the cluster's API
+	EdgePending EdgeState = "pending" // it is on its way, or waits for the cluster
+	EdgeSkipped EdgeState = "skipped" // no route can be made of what the cluster has; its owner has to change that
+	EdgeFailed  EdgeState = "failed"  // the route does not work
+)
+
+// Edge is what the edge found out about a cluster's domain last. Reason is nil where it is serving.
+type Edge struct {
+	State  EdgeState `json:"state"`
+	Reason *Reason   `json:"reason,omitempty"`
+	Since  time.Time `json:"since"` // when it became so
 }
 
 // Reason explains a status and says what to do.
@@ -202,3 +230,46 @@ type RemoveMemberRequest struct {
 
 // RemoveMemberResponse says nothing: the member is gone.
 type RemoveMemberResponse struct{}
+
+// ChangedEvent names the cluster.
+type ChangedEvent struct {
+	ID string `json:"id"`
+}
+
+// MaxPublished is how many clusters one answer to Published holds at most.
+const MaxPublished = 1000
+
+// PublishedRequest asks for the clusters of public_access_mode loadbalancer whose id comes after After, in that order.
+type PublishedRequest struct {
+	After string `json:"after,omitempty"`
+}
+
+// PublishedResponse is one page; More says that another one follows.
+type PublishedResponse struct {
+	Clusters []PublishedCluster `json:"clusters"`
+	More     bool               `json:"more,omitempty"`
+}
+
+// PublishedCluster is what a route is made of. A cluster that is being deleted is listed until it is gone.
+type PublishedCluster struct {
+	ID           string `json:"id"`
+	Host         string `json:"host"` // control_plane_host as it is stored: an old one may be no domain
+	VClusterName string `json:"vcluster_name"`
+	Namespace    string `json:"namespace"`
+	Status       Status `json:"status"`
+}
+
+// ReportEdgeRequest holds at most MaxPublished reports.
+type ReportEdgeRequest struct {
+	Reports []EdgeReport `json:"reports"`
+}
+
+// EdgeReport is what was found out about one cluster. It counts where the cluster is still published under Host.
+type EdgeReport struct {
+	ID   string `json:"id"`
+	Host string `json:"host"`
+	Edge
+}
+
+// ReportEdgeResponse says nothing: what still counts is stored.
+type ReportEdgeResponse struct{}
