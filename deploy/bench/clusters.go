@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -12,8 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -21,7 +17,6 @@ import (
 const (
 	listed     = 20 // clusters in the answer
 	loadRounds = 5
-	loadTime   = 1500 * time.Millisecond
 )
 
 // clusters measures GET …/clusters through gateway and NATS against the same answer made in one process.
@@ -61,15 +56,15 @@ func (b *bench) clusters(ctx context.Context) error {
 		for round := range loadRounds + 1 {
 			for i, address := range addresses {
 				before := b.cpuTime()
-				p50, requests, err := load(ctx, address, cookies, clients)
+				each, err := load{address: address, cookies: cookies, clients: clients}.run(ctx)
 				if err != nil {
 					return err
 				}
 				if round > 0 {
-					took[i] = append(took[i], p50)
+					took[i] = append(took[i], each.median())
 				}
 				if i == 0 {
-					spent.add(before, b.cpuTime(), requests)
+					spent.add(before, b.cpuTime(), len(each))
 				}
 			}
 		}
@@ -115,52 +110,6 @@ func (b *bench) fillClusters(ctx context.Context) error {
 			api_endpoint, kubernetes_version, 'ready', now(), now()
 		FROM clusters, generate_series(1, $2) i WHERE id = $1`, b.tenant.cluster.ID, listed-1)
 	return err
-}
-
-// get gives the size of an answer.
-func get(ctx context.Context, c *http.Client, address string, cookies []*http.Cookie) (int, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
-	if err != nil {
-		return 0, err
-	}
-	for _, cookie := range cookies {
-		request.AddCookie(cookie)
-	}
-	response, err := c.Do(request)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	n, err := io.Copy(io.Discard, response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers HTTP %d", address, response.StatusCode)
-	}
-	return int(n), err
-}
-
-// load gives the p50 in milliseconds of clients that ask again as soon as they are answered, and how often they did.
-func load(ctx context.Context, address string, cookies []*http.Cookie, clients int) (p50 float64, requests int, err error) {
-	transport := &http.Transport{MaxIdleConnsPerHost: clients, DisableCompression: true}
-	defer transport.CloseIdleConnections()
-	c := &http.Client{Transport: transport, Timeout: 30 * time.Second}
-	var group sync.WaitGroup
-	took, failed := make([][]float64, clients), make([]error, clients)
-	end := time.Now().Add(loadTime)
-	for i := range clients {
-		group.Go(func() {
-			for time.Now().Before(end) && failed[i] == nil {
-				began := time.Now()
-				_, failed[i] = get(ctx, c, address, cookies)
-				took[i] = append(took[i], time.Since(began).Seconds()*1000)
-			}
-		})
-	}
-	group.Wait()
-	if err := errors.Join(failed...); err != nil {
-		return 0, 0, err
-	}
-	all := samples(slices.Concat(took...))
-	return all.median(), len(all), nil
 }
 
 // cpuTime gives the seconds that each process has computed, by name.

@@ -29,6 +29,15 @@ func (s samples) median() float64 {
 	return (sorted[middle-1] + sorted[middle]) / 2
 }
 
+// quantile gives the sample below which a share q (0…1) of them lies.
+func (s samples) quantile(q float64) float64 {
+	sorted := slices.Sorted(slices.Values(s))
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
 // text is "median unit (min-max, n)".
 func (s samples) text(unit string) string {
 	if len(s) == 0 {

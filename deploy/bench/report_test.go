@@ -48,3 +48,18 @@ func TestMarkdown(t *testing.T) {
 		}
 	}
 }
+
+func TestQuantile(t *testing.T) {
+	var s samples
+	for i := range 100 {
+		s = append(s, float64(100-i))
+	}
+	for q, want := range map[float64]float64{0: 1, 0.5: 51, 0.99: 100, 1: 100} {
+		if got := s.quantile(q); got != want {
+			t.Errorf("%v: %v, want %v", q, got, want)
+		}
+	}
+	if got := samples(nil).quantile(0.99); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}

@@ -173,8 +173,8 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 	if err := postgres.Migrate(ctx, pool, "gateway", migrations.FS); err != nil {
 		return ended(ctx, err)
 	}
-	// Half of the cores and at least two hashes at a time, so that log-ins never take the whole machine.
-	hasher, err := account.NewHasher(max(2, runtime.NumCPU()/2), 5*time.Second)
+	// Half of the cores, so that log-ins never take the whole machine.
+	hasher, err := account.NewHasher(max(1, runtime.NumCPU()/2), 5*time.Second)
 	if err != nil {
 		return err
 	}
