@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/kubebyon/kubebyon/deploy/apiclient"
 )
@@ -62,10 +66,13 @@ func (b *bench) sessionCost(ctx context.Context, cookies []*http.Cookie) error {
 	return nil
 }
 
-// loginFlood lets clients log in without a pause, with the right password, so that each costs a whole hash, and the rate
-// limits out of the way.
+// loginFlood lets clients log in without a pause, each from an address of its own to an account of its own and with the right
+// password: that is the flood that no captcha meets, and each log-in costs a whole hash. The rate limits are out of the way.
 func (b *bench) loginFlood(ctx context.Context, cookies []*http.Cookie) error {
 	read := load{address: b.api.Base + clustersPath, cookies: cookies, clients: readers, every: pace / 5}
+	if err := b.fillAccounts(ctx); err != nil {
+		return err
+	}
 	var quiet, flooded samples
 	var logins atomic.Int64
 	for range loadRounds {
@@ -104,9 +111,10 @@ func (b *bench) flood(ctx context.Context, done *atomic.Int64) (stop func() erro
 			cancel()
 			return nil, err
 		}
+		c.HTTP.Transport = from{fmt.Sprintf("203.0.113.%d", i), c.HTTP.Transport}
 		group.Go(func() {
 			for ctx.Err() == nil {
-				err := c.Call(ctx, http.MethodPost, "/api/auth/login", map[string]string{"email": adminEmail, "password": b.adminPassword}, nil)
+				err := c.Call(ctx, http.MethodPost, "/api/auth/login", map[string]string{"email": flooder(i), "password": b.adminPassword}, nil)
 				var problem *apiclient.ProblemError
 				switch {
 				case err == nil:
@@ -120,4 +128,35 @@ func (b *bench) flood(ctx context.Context, done *atomic.Int64) (stop func() erro
 		})
 	}
 	return func() error { cancel(); group.Wait(); return errors.Join(failed...) }, nil
+}
+
+func flooder(i int) string { return fmt.Sprintf("flooder-%d@example.com", i) }
+
+// fillAccounts makes an account for each flooder, with the administrator's password.
+func (b *bench) fillAccounts(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, b.database.DSN())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	for i := range flooders {
+		if _, err := conn.Exec(ctx, `INSERT INTO users (id, email, password_hash, role)
+			SELECT 'usr_' || lpad($1::text, 20, '0'), $2, password_hash, 'user' FROM users WHERE email = $3`, strconv.Itoa(i), flooder(i), adminEmail); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// from is a proxy of another client.
+type from struct {
+	client string
+	next   http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f from) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("X-Forwarded-For", f.client)
+	return f.next.RoundTrip(r)
 }
