@@ -11,7 +11,8 @@ import (
 )
 
 // Hasher hashes passwords with argon2id, a bounded number at a time: each takes 19 MiB and a core, and log-ins must
-// not starve other requests.
+// not starve other requests. A place rests for as long as it has worked, so that a flood of log-ins takes half of those cores'
+// time; who logs in alone does not notice.
 type Hasher struct {
 	params *argon2id.Params
 	slots  chan struct{}
@@ -41,7 +42,7 @@ func (h *Hasher) Hash(ctx context.Context, password string) (string, error) {
 	if err := h.enter(ctx); err != nil {
 		return "", err
 	}
-	defer h.leave()
+	defer h.leave(time.Now())
 	h.done.Add(1)
 	return argon2id.CreateHash(password, h.params)
 }
@@ -51,7 +52,7 @@ func (h *Hasher) Verify(ctx context.Context, password, hash string) (bool, error
 	if err := h.enter(ctx); err != nil {
 		return false, err
 	}
-	defer h.leave()
+	defer h.leave(time.Now())
 	h.done.Add(1)
 	if hash == "" {
 		_, err := argon2id.ComparePasswordAndHash(password, h.nobody)
@@ -81,4 +82,6 @@ func (h *Hasher) enter(ctx context.Context) error {
 	}
 }
 
-func (h *Hasher) leave() { <-h.slots }
+func (h *Hasher) leave(began time.Time) {
+	time.AfterFunc(time.Since(began), func() { <-h.slots })
+}
