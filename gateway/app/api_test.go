@@ -135,6 +135,8 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "GET", auditLog, "", "", 401, "not_logged_in"},
 		{w.browser, "GET", auditLog + "/export", "?action=settings.", "", 200, ""},
 		{w.browser, "GET", auditLog + "/export", "?since=yesterday", "", 400, "parameter_invalid"},
+		{w.browser, "GET", edgeStatus, "?after=demo.example.com", "", 200, ""},
+		{stranger, "GET", edgeStatus, "", "", 401, "not_logged_in"},
 
 		{stranger, "POST", clusters, "", `{"name":"demo"}`, 401, "not_logged_in"},
 		{w.browser, "POST", clusters, "", `{"name":"demo","vcluster_name":"demo","namespace":"demo","control_plane_host":"198.18.0.2","control_plane":"upstream","public_access_mode":"nodeport"}`, 201, ""},

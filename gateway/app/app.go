@@ -3,6 +3,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -48,10 +49,12 @@ type Deps struct {
 	NATS     *nats.Conn    // not closed by Run
 	Pool     *pgxpool.Pool // not closed by Run
 	Listener net.Listener  // closed by Run
+	TLS      net.Listener  // the one for KUBEBYON_HTTPS_ADDR; closed by Run
 
 	Now           func() time.Time        // the clock of captchas, failed log-ins, second factors and rate limits
 	CaptchaDigits func(length int) []byte // the answers to captchas
 	MailRoots     *x509.CertPool          // who may sign the mail server's certificate; nil: whom the system trusts
+	Certificate   time.Duration           // how often the certificate is looked at; 0: as each kind of it needs
 }
 
 // Main is the process; it gives the exit status.
@@ -76,9 +79,15 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 			return fmt.Errorf("KUBEBYON_HTTP_ADDR: %w", err)
 		}
 	}
+	secure, err := newHTTPS(ctx, log, cfg, deps)
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
 	files, err := mirror.Open(cfg.MirrorDir, log)
 	if err != nil {
 		_ = listener.Close()
+		secure.close()
 		return fmt.Errorf("KUBEBYON_MIRROR_DIR: %w", err)
 	}
 	defer func() { _ = files.Close() }()
@@ -89,6 +98,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	edge, err := newEdge(log, cfg, deps, files, provider)
 	if err != nil {
 		_ = listener.Close()
+		secure.close()
 		return err
 	}
 	// Requests under way still need PostgreSQL and NATS after ctx has ended.
@@ -96,10 +106,14 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	return lifecycle.Run(ctx,
 		lifecycle.Part{Name: "http", Run: func(ctx context.Context) error {
 			defer close(drained)
-			return serve(ctx, log, listener, edge.Handler())
+			return lifecycle.Run(ctx,
+				lifecycle.Part{Name: "plain", Run: func(ctx context.Context) error { return serve(ctx, log, listener, edge.Handler(), nil) }},
+				lifecycle.Part{Name: "tls", Run: func(ctx context.Context) error { return secure.serve(ctx, log, edge.Handler()) }},
+			)
 		}},
+		lifecycle.Part{Name: "certificate", Run: secure.watch},
 		lifecycle.Part{Name: "mirror", Run: files.Run},
-		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps, listener, edge, drained) }},
+		lifecycle.Part{Name: "identity", Run: func(ctx context.Context) error { return identity(ctx, log, cfg, deps, listener, secure, edge, drained) }},
 		lifecycle.Part{Name: "services", Run: func(ctx context.Context) error { return services(ctx, log, cfg, deps.NATS, edge, drained) }},
 	)
 }
@@ -126,11 +140,12 @@ func newEdge(log *slog.Logger, cfg Config, deps Deps, files *mirror.Mirror, prov
 	for _, origin := range cfg.CORSAllowedOrigins {
 		origins = append(origins, string(origin))
 	}
-	return httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, OpenID: provider, Origins: origins,
+	return httpapi.New(httpapi.Options{Log: log, Mirror: files, SecureCookie: cfg.SessionCookieSecure, Domain: string(cfg.ConsoleDomain), OpenID: provider, Origins: origins,
 		Proxies: clientaddr.Trust(cfg.TrustedProxies), API: api, Join: join, Lookup: lookup}), nil
 }
 
-func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler) error {
+// serve speaks TLS where config is given.
+func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler http.Handler, config *tls.Config) error {
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -139,8 +154,15 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		TLSConfig:         config,
 	}
-	log.InfoContext(ctx, "http listening", slog.String("addr", listener.Addr().String()))
+	accept := server.Serve
+	if config == nil {
+		log.InfoContext(ctx, "http listening", slog.String("addr", listener.Addr().String()))
+	} else {
+		accept = func(l net.Listener) error { return server.ServeTLS(l, "", "") }
+		log.InfoContext(ctx, "https listening", slog.String("addr", listener.Addr().String()))
+	}
 	stopped := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
@@ -153,14 +175,14 @@ func serve(ctx context.Context, log *slog.Logger, listener net.Listener, handler
 		}
 		stopped <- nil
 	}()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := accept(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err // the failure ends ctx, and with it the goroutine above
 	}
 	return <-stopped
 }
 
 // identity brings up what stands on PostgreSQL, and makes the first administrator or the link for making one.
-func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, listener net.Listener, edge *httpapi.Server, drained <-chan struct{}) error {
+func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, listener net.Listener, secure *https, edge *httpapi.Server, drained <-chan struct{}) error {
 	pool := deps.Pool
 	if pool == nil {
 		made, err := postgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
@@ -224,6 +246,12 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 			return nil
 		}},
 		lifecycle.Part{Name: "mail", Run: mailer.Run},
+		lifecycle.Part{Name: "certificate", Run: func(failed context.Context) error {
+			ordering, stop := context.WithCancel(ctx) // which ends with ctx, while requests are still under way
+			defer stop()
+			defer context.AfterFunc(failed, stop)()
+			return secure.order(ordering, rows)
+		}},
 	)
 }
 

@@ -31,13 +31,13 @@ import (
 var (
 	secretTaken = words(`captcha_answer code current_password invitation new_password error error_description password second_factor state token`)
 	openTaken   = words(`purpose q role captcha_id control_plane control_plane_host email expires_at join_base_url name namespace public_access_mode public_base_url scopes vcluster_name
-		cluster_id since until actor action object client outcome trace_id limit access cursor iss return_to registration_mode username from host security to`)
+		cluster_id since until actor action object client outcome trace_id limit access cursor iss return_to registration_mode username from host security to after`)
 	secretGiven = words(`link audio image join_command recovery_codes secret token uri`) // what a captcha shows is its answer
 	openGiven   = words(`access added_by added_at user_id registration_mode username from host security action actor api_endpoint architecture at captcha_id client client_address cluster_id code container_runtime control_plane control_plane_host cpu
 		created_at created_by credential detail effect email ephemeral_storage expires_at external_ip field fields id internal_ip join_base_url
 		kernel_version key kubelet_version kubernetes_version last_seen_at last_used_at level memory message name namespace next_cursor objects os_image
 		outcome owner_id pods public_access_mode public_base_url reason registration revoked_at role roles scopes session_id since state status title token_id trace_id type
-		updated_at user_agent value vcluster_name`)
+		updated_at user_agent value vcluster_name provider bind_addr kind api haproxy mode domain address last_sync`)
 )
 
 func words(text string) map[string]bool {
@@ -245,7 +245,7 @@ func (w *world) leakedNothing(spans *tracetest.InMemoryExporter, more ...string)
 	w.secrets.mu.Lock()
 	defer w.secrets.mu.Unlock()
 	all := maps.Clone(w.secrets.found)
-	for _, value := range []string{adminPassword, joinSecret, joinToken, kubeCanary, scriptCanary, "canary", "token="} {
+	for _, value := range []string{adminPassword, joinSecret, joinToken, kubeCanary, scriptCanary, "canary", "token=", "PRIVATE KEY"} {
 		all[value] = "the tests"
 	}
 	for value, from := range all {

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ type Config struct {
 	config.Common
 
 	HTTPAddr    config.HostPort `env:"KUBEBYON_HTTP_ADDR" envDefault:":8080"`
+	HTTPSAddr   config.HostPort `env:"KUBEBYON_HTTPS_ADDR"`
 	DatabaseDSN config.DSN      `env:"KUBEBYON_DATABASE_DSN,required"`
 	NATSURL     string          `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" secret:"true"` // may hold a password
 
@@ -37,6 +39,13 @@ type Config struct {
 	OIDCClientSecretFile string `env:"KUBEBYON_OIDC_CLIENT_SECRET_FILE" accepts:"the path of a file that holds the client's secret"`
 	OIDCName             string `env:"KUBEBYON_OIDC_NAME" accepts:"what people know the provider by, up to 60 characters"`
 
+	ConsoleDomain    Domain `env:"KUBEBYON_CONSOLE_DOMAIN" accepts:"a domain name such as console.example.com"`
+	TLSCertFile      string `env:"KUBEBYON_TLS_CERT_FILE" accepts:"the path of a PEM file with the certificate and those that lead to its authority"`
+	TLSKeyFile       string `env:"KUBEBYON_TLS_KEY_FILE" accepts:"the path of a PEM file with the certificate's private key"`
+	ACMEEmail        string `env:"KUBEBYON_ACME_EMAIL" accepts:"an e-mail address"`
+	ACMEDirectoryURL string `env:"KUBEBYON_ACME_DIRECTORY_URL" accepts:"the https:// URL of an ACME server's directory"`
+	ACMECAFile       string `env:"KUBEBYON_ACME_CA_FILE" accepts:"the path of a PEM file with the certificates that the ACME server's own is signed by"`
+
 	SessionCookieSecure bool           `env:"KUBEBYON_SESSION_COOKIE_SECURE" envDefault:"false"`
 	CORSAllowedOrigins  []Origin       `env:"KUBEBYON_CORS_ALLOWED_ORIGINS" accepts:"a comma-separated list of origins such as https://console.example.com, or *"`
 	TrustedProxies      []netip.Prefix `env:"KUBEBYON_TRUSTED_PROXY_CIDRS" accepts:"a comma-separated list of networks such as 10.0.0.0/8"`
@@ -48,6 +57,7 @@ type Config struct {
 	adminPassword telemetry.Secret
 	keys          keyring.Keyring
 	oidcSecret    telemetry.Secret
+	acmeRoots     *x509.CertPool // nil: whom the system trusts
 }
 
 type joinLimit struct {
@@ -162,6 +172,9 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	if err := cfg.checkOpenID(); err != nil {
 		return Config{}, err
 	}
+	if err := cfg.checkHTTPS(); err != nil {
+		return Config{}, err
+	}
 	return cfg, nil
 }
 
@@ -178,8 +191,9 @@ func readPassword(path string) (telemetry.Secret, error) {
 }
 
 // readSecret never puts the file's text into an error.
-func readSecret(path string) (string, error) {
-	const most = 8 << 10
+func readSecret(path string) (string, error) { return readText(path, 8<<10) }
+
+func readText(path string, most int64) (string, error) {
 	f, err := os.Open(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -195,8 +209,8 @@ func readSecret(path string) (string, error) {
 	switch {
 	case err != nil:
 		return "", errors.New("cannot be read")
-	case len(text) > most:
-		return "", errors.New("is too large for a secret")
+	case int64(len(text)) > most:
+		return "", fmt.Errorf("is larger than %d bytes", most)
 	}
 	return string(text), nil
 }

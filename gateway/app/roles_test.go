@@ -50,7 +50,7 @@ var usesOfClusters = map[string]use{
 
 func allUses() map[string]use {
 	uses := map[string]use{}
-	for _, area := range []map[string]use{usesOfSystem, usesOfClusters, usesOfAudit, usesOfProtection, usesOfOpenID, usesOfSessions, usesOfMembers, usesOfAccounts} {
+	for _, area := range []map[string]use{usesOfSystem, usesOfClusters, usesOfAudit, usesOfProtection, usesOfOpenID, usesOfSessions, usesOfMembers, usesOfAccounts, usesOfEdge} {
 		maps.Copy(uses, area)
 	}
 	return uses

@@ -29,6 +29,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/api"
 	"github.com/kubebyon/kubebyon/gateway/app"
+	"github.com/kubebyon/kubebyon/gateway/internal/certificate/acmetest"
 	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
@@ -36,6 +37,7 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
 	"github.com/kubebyon/kubebyon/pkg/contract/tokenv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
 	"github.com/kubebyon/kubebyon/pkg/telemetry"
 	"github.com/kubebyon/kubebyon/pkg/test/natstest"
@@ -54,7 +56,18 @@ const (
 	tokenID   = "tok_bbbbbbbbbbbbbbbbbbbb"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain is the gateway itself where a test runs it as a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv(asProcess) != "" {
+		ctx, stop := lifecycle.WithSignals(context.Background())
+		status := app.Main(ctx, nil, os.LookupEnv, os.Stderr)
+		stop()
+		os.Exit(status)
+	}
+	goleak.VerifyTestMain(m, acmetest.Leaks()...)
+}
+
+const asProcess = "KUBEBYON_TEST_AS_PROCESS"
 
 // world is a gateway with a real PostgreSQL, a real NATS, and services that answer from memory.
 type world struct {
@@ -72,6 +85,9 @@ type world struct {
 	secrets secrets
 	still   atomic.Int64 // where it stands but for that, in nanoseconds since 1970; 0: it goes
 	stop    func() error
+	secure  string                          // the TLS listener's address; empty: there is none
+	tls     net.Listener                    // nil: made where the settings ask for it
+	peer    func(net.Listener) net.Listener // what stands before it; nil: nothing
 
 	mailRoots *x509.CertPool
 }
@@ -140,10 +156,22 @@ func (w *world) run(cfg app.Config) {
 		w.t.Fatal(err)
 	}
 	w.url = "http://" + listener.Addr().String()
+	var secure net.Listener
+	if cfg.HTTPSAddr != "" {
+		if secure = w.tls; secure == nil {
+			if secure, err = net.Listen("tcp", string(cfg.HTTPSAddr)); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+		w.secure = secure.Addr().String()
+		if w.peer != nil {
+			secure = w.peer(secure)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {
-		done <- app.Run(ctx, cfg, app.Deps{MailRoots: w.mailRoots, Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
+		done <- app.Run(ctx, cfg, app.Deps{TLS: secure, Certificate: 50 * time.Millisecond, MailRoots: w.mailRoots, Log: telemetry.NewLogger(w.log, cfg.LogFormat, cfg.LogLevel), Listener: listener,
 			Pool: w.pool, Now: w.now, CaptchaDigits: func(n int) []byte { return bytes.Repeat([]byte{6}, n) }})
 	}()
 	w.stop = sync.OnceValue(func() error { cancel(); return <-done })
@@ -370,6 +398,8 @@ type backend struct {
 	access     clusterv1.Access // to the one cluster
 	members    []clusterv1.Member
 	pages      []nodev1.ListRequest
+	edges      []edgev1.StatusRequest
+	edge       edgev1.StatusResponse
 }
 
 func newBackend() *backend { return &backend{nodes: 2, access: clusterv1.Owner} }
@@ -517,6 +547,10 @@ func (b *backend) serve(tb testing.TB, url string) {
 			found.Continue = fmt.Sprint(from)
 		}
 		return found, nil
+	})
+	on(b, edge, edgev1.Status, func(r edgev1.StatusRequest) (edgev1.StatusResponse, error) {
+		b.edges = append(b.edges, r)
+		return b.edge, nil
 	})
 	pong := func(context.Context, contract.Ping) (contract.Pong, error) { return contract.Pong{}, nil }
 	rpc.Serve(cluster, clusterv1.PingMethod, pong)

@@ -113,7 +113,7 @@ func (s *Server) startSession(w http.ResponseWriter, r *http.Request, id *Identi
 	if rec := recordOf(r); rec != nil {
 		rec.user, rec.credential = a.ID, opened.ID
 	}
-	cookie := s.cookie(token)
+	cookie := s.cookie(r, token)
 	cookie.MaxAge = int(session.Absolute / time.Second)
 	http.SetCookie(w, cookie)
 	return opened, nil
@@ -131,14 +131,14 @@ func (s *Server) logOut(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if !bearing(r) {
-		s.dropCookie(w)
+		s.dropCookie(w, r)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-func (s *Server) dropCookie(w http.ResponseWriter) {
-	cookie := s.cookie("")
+func (s *Server) dropCookie(w http.ResponseWriter, r *http.Request) {
+	cookie := s.cookie(r, "")
 	cookie.MaxAge = -1
 	http.SetCookie(w, cookie)
 }
@@ -160,9 +160,12 @@ func (s *Server) showSession(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, body)
 }
 
-func (s *Server) cookie(value string) *http.Cookie {
-	return &http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode}
+func (s *Server) cookie(r *http.Request, value string) *http.Cookie {
+	return &http.Cookie{Name: sessionCookie, Value: value, Path: "/", HttpOnly: true, Secure: s.secureFor(r), SameSite: http.SameSiteLaxMode}
 }
+
+// secureFor says whether the browser has the request's cookies go over HTTPS alone.
+func (s *Server) secureFor(r *http.Request) bool { return s.secure || r.TLS != nil }
 
 // sessionToken is empty where the request has an Authorization header, and where it has the cookie twice: one of them may come from a neighbour
 // on the same domain, and nobody can tell which.

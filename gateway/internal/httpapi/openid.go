@@ -58,7 +58,7 @@ func (s *Server) openIDLogIn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	http.SetCookie(w, s.flowCookie(cookie, int(openid.FlowLife/time.Second)))
+	http.SetCookie(w, s.flowCookie(r, cookie, int(openid.FlowLife/time.Second)))
 	redirect(w, address)
 	return nil
 }
@@ -83,7 +83,7 @@ func (s *Server) openIDCallback(w http.ResponseWriter, r *http.Request) error {
 	}
 	// Two cookies of the name, or two values of a parameter, are somebody's trick: none counts.
 	var cookie string
-	if given := r.CookiesNamed(s.flowName()); len(given) == 1 {
+	if given := r.CookiesNamed(s.flowName(r)); len(given) == 1 {
 		cookie = given[0].Value
 	}
 	who, returnTo, err := s.openID.Finish(r.Context(), base.String()+callbackPath, cookie, openid.Answer{
@@ -103,7 +103,7 @@ func (s *Server) openIDCallback(w http.ResponseWriter, r *http.Request) error {
 	if _, err := s.startSession(w, r, id, found); err != nil {
 		return err
 	}
-	http.SetCookie(w, s.flowCookie("", -1))
+	http.SetCookie(w, s.flowCookie(r, "", -1))
 	redirect(w, returnTo)
 	return nil
 }
@@ -140,16 +140,16 @@ func (s *Server) openIDBase(r *http.Request) (*url.URL, error) {
 }
 
 // flowName is of a form that no other host of the domain can set, where cookies go over HTTPS alone.
-func (s *Server) flowName() string {
-	if s.secure {
+func (s *Server) flowName(r *http.Request) string {
+	if s.secureFor(r) {
 		return "__Host-kubebyon_openid"
 	}
 	return "kubebyon_openid"
 }
 
 // flowCookie must be SameSite=Lax: the browser comes back from the provider's site.
-func (s *Server) flowCookie(value string, maxAge int) *http.Cookie {
-	return &http.Cookie{Name: s.flowName(), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: s.secure, SameSite: http.SameSiteLaxMode}
+func (s *Server) flowCookie(r *http.Request, value string, maxAge int) *http.Cookie {
+	return &http.Cookie{Name: s.flowName(r), Value: value, Path: "/", MaxAge: maxAge, HttpOnly: true, Secure: s.secureFor(r), SameSite: http.SameSiteLaxMode}
 }
 
 func only(values url.Values, name string) string {

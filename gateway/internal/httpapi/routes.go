@@ -143,6 +143,8 @@ func (s *Server) table() []route {
 		on("GET", "/api/admin/audit", admins, s.searchAudit).query(append([]string{"limit", "cursor"}, auditFilters...)...),
 		on("GET", "/api/admin/audit/export", admins, s.exportAudit).query(auditFilters...).unhurried().audit("audit.export"),
 
+		on("GET", "/api/admin/edge", admins, s.edgeStatus).query("after"),
+
 		on("POST", "/api/console/clusters", signed, s.createCluster).audit("cluster.create"),
 		on("GET", "/api/console/clusters", signed, s.listClusters),
 		on("GET", cluster, signed, s.showCluster),

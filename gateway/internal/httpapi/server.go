@@ -25,7 +25,8 @@ import (
 type Options struct {
 	Log               *slog.Logger
 	Mirror            *mirror.Mirror
-	SecureCookie      bool               // send the session's cookie over HTTPS alone
+	SecureCookie      bool               // send cookies over HTTPS alone, also those that are given behind a proxy's TLS
+	Domain            string             // the console's; what else the TLS port is asked for is not served; empty: any
 	OpenID            *openid.Client     // nil: there is no provider
 	Origins           []string           // whose pages may use the API; see origins
 	Proxies           clientaddr.Proxies // whose word about a client's address counts
@@ -59,6 +60,7 @@ type Server struct {
 	log               *slog.Logger
 	mirror            *mirror.Mirror
 	secure            bool
+	domain            string
 	openID            *openid.Client
 	origins           *origins
 	proxies           clientaddr.Proxies
@@ -71,7 +73,7 @@ type Server struct {
 
 // New makes a Server without PostgreSQL and NATS.
 func New(o Options) *Server {
-	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, openID: o.OpenID, origins: newOrigins(o.Origins, o.Log), proxies: o.Proxies,
+	s := &Server{log: o.Log, mirror: o.Mirror, secure: o.SecureCookie, domain: o.Domain, openID: o.OpenID, origins: newOrigins(o.Origins, o.Log), proxies: o.Proxies,
 		api: o.API, join: o.Join, lookup: o.Lookup, mux: http.NewServeMux()}
 	s.routes = s.table()
 	for _, rt := range s.routes {
@@ -88,7 +90,7 @@ func (s *Server) AttachServices(v Services) { s.services.Store(&v) }
 
 // Handler is the whole edge.
 func (s *Server) Handler() http.Handler {
-	return s.locate(hideQuery(trace(s.observe(s.origins.share(http.HandlerFunc(s.dispatch))))))
+	return s.locate(hideQuery(trace(s.observe(s.direct(s.origins.share(http.HandlerFunc(s.dispatch)))))))
 }
 
 // Routes lists what is served, for comparison with the API's description.

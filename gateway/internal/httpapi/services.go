@@ -39,6 +39,7 @@ type Services struct {
 	revokeToken   call[tokenv1.RevokeRequest, tokenv1.Token]
 	joinScript    call[tokenv1.JoinScriptRequest, tokenv1.JoinScriptResponse]
 	listNodes     call[nodev1.ListRequest, json.RawMessage]
+	edgeStatus    call[edgev1.StatusRequest, edgev1.StatusResponse]
 
 	connected func() bool
 	pings     []ping // in the order in which /readyz shows them
@@ -67,6 +68,7 @@ func NewServices(conn *nats.Conn) Services {
 		revokeToken:   rpc.Client(conn, tokenv1.Revoke),
 		joinScript:    rpc.Client(conn, tokenv1.JoinScript),
 		listNodes:     rpc.Client(conn, unread(nodev1.List)),
+		edgeStatus:    rpc.Client(conn, edgev1.Status),
 		connected:     conn.IsConnected,
 		pings: []ping{
 			{"cluster", rpc.Client(conn, clusterv1.PingMethod)},

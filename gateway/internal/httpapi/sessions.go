@@ -60,7 +60,7 @@ func (s *Server) closeSession(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if sessionID == mine.session.ID {
-		s.dropCookie(w)
+		s.dropCookie(w, r)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -88,7 +88,7 @@ func (s *Server) logOutEverywhere(w http.ResponseWriter, r *http.Request) error 
 	if err := id.Sessions.CloseAllOf(r.Context(), mine, ""); err != nil {
 		return err
 	}
-	s.dropCookie(w)
+	s.dropCookie(w, r)
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }

@@ -1,0 +1,5 @@
+package app_test
+
+var usesOfEdge = map[string]use{
+	"GET " + edgeStatus: {who: admin},
+}
