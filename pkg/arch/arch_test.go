@@ -33,6 +33,7 @@ var pure = map[string]bool{
 	"gateway/internal/audit":             true,
 	"gateway/internal/attempt":           true,
 	"gateway/internal/captcha":           true,
+	"gateway/internal/certificate":       true,
 	"gateway/internal/opaque":            true,
 	"gateway/internal/clientaddr":        true,
 	"gateway/internal/secondfactor":      true,

@@ -13,8 +13,6 @@ import (
 
 	"github.com/caddyserver/certmagic"
 	"github.com/mholt/acmez/v3/acme"
-
-	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 )
 
 const (
@@ -33,7 +31,7 @@ type ACMEOptions struct {
 	Email     string         // of the account at the server
 	Directory string         // the server, https
 	Roots     *x509.CertPool // who may sign the server's own certificate; nil: whom the system trusts
-	Keys      keyring.Keyring
+	Keys      Keys
 	Addr      net.Addr // of the TLS listener, which answers challenges
 	Log       *slog.Logger
 	Every     time.Duration // how often the certificate is looked at, here and in the store

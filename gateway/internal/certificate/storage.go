@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddyserver/certmagic"
 
-	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
 
@@ -37,10 +36,16 @@ type Store interface {
 	LetGo(ctx context.Context, name, holder string) error
 }
 
+// Keys seal what is stored, and open it with the place that it was sealed for.
+type Keys interface {
+	Seal(plain, place string) ([]byte, error)
+	Open(sealed []byte, place string) (string, error)
+}
+
 // Storage is a Store as certmagic takes it; what gets into the store is sealed, bound to its path.
 type Storage struct {
 	store Store
-	keys  keyring.Keyring
+	keys  Keys
 	log   *slog.Logger
 
 	mu   sync.Mutex
@@ -56,7 +61,7 @@ type hold struct {
 var _ certmagic.Storage = (*Storage)(nil)
 
 // NewStorage is to be closed.
-func NewStorage(store Store, keys keyring.Keyring, log *slog.Logger) *Storage {
+func NewStorage(store Store, keys Keys, log *slog.Logger) *Storage {
 	return &Storage{store: store, keys: keys, log: log, held: map[string]*hold{}}
 }
 
