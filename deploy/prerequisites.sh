@@ -11,7 +11,7 @@ want="git curl ca-certificates make
 	postgresql
 	containerd runc containernetworking-plugins iptables nftables conntrack ipset ethtool kmod iproute2 socat
 	mmdebstrap systemd-container zstd
-	chromium
+	chromium haproxy
 	shellcheck dash busybox-static mksh"
 missing=
 for package in $want; do

@@ -5,6 +5,8 @@ go 1.26.0
 replace github.com/kubebyon/kubebyon/pkg => ../pkg
 
 require (
+	github.com/go-openapi/errors v0.22.9
+	github.com/go-openapi/strfmt v0.27.2
 	github.com/google/go-cmp v0.7.0
 	github.com/hashicorp/golang-lru/v2 v2.0.7
 	github.com/jackc/pgx/v5 v5.13.0
@@ -26,6 +28,19 @@ require (
 	oras.land/oras-go/v2 v2.6.2
 	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/yaml v1.6.0
+)
+
+require (
+	github.com/go-openapi/analysis v1.0.0 // indirect
+	github.com/go-openapi/loads v0.25.2 // indirect
+	github.com/go-openapi/spec v1.0.0 // indirect
+	github.com/go-openapi/validate v1.0.0 // indirect
+	github.com/go-viper/mapstructure/v2 v2.5.0 // indirect
+	github.com/gofrs/flock v0.13.0 // indirect
+	github.com/google/renameio v1.0.1 // indirect
+	github.com/haproxytech/go-logger v1.1.0 // indirect
+	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // indirect
+	github.com/oklog/ulid/v2 v2.1.2 // indirect
 )
 
 require (
@@ -81,6 +96,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gosuri/uitable v0.0.4 // indirect
 	github.com/grpc-ecosystem/grpc-gateway/v2 v2.31.0 // indirect
+	github.com/haproxytech/client-native/v5 v5.1.15
 	github.com/hashicorp/errwrap v1.1.0 // indirect
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/huandu/xstrings v1.5.0 // indirect
