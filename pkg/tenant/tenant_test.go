@@ -122,6 +122,56 @@ func TestAccess(t *testing.T) {
 			t.Errorf("%s became %v, %v", h, c, err)
 		}
 	}
+	t.Run("a published one is asked at a host node, under its domain", func(t *testing.T) {
+		put(t, "one", strings.Replace(exported(cfg, "https://203.0.113.1:6443"), "    server:", "    tls-server-name: elsewhere\n    server:", 1))
+		ref := tenant.Ref{Namespace: ns, Name: "one", Host: "kubernetes.default.svc", Published: true, AllowLoopback: true}
+		ask := func(ref tenant.Ref) (*tenant.Connection, error) {
+			c, err := tenant.Access(t.Context(), host, ref)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = kubernetes.NewForConfigOrDie(c.Config).CoreV1().Namespaces().Get(t.Context(), ns, metav1.GetOptions{})
+			return c, err
+		}
+		if _, err := ask(ref); fault.From(err).Code != "host_nodes_unknown" {
+			t.Errorf("without a node: %v", err)
+		}
+		// The first is not Ready, the second does not answer; the third has an outer address alone.
+		for i, n := range []struct {
+			kind    corev1.NodeAddressType
+			address string
+			ready   corev1.ConditionStatus
+		}{{corev1.NodeInternalIP, "192.0.2.1", corev1.ConditionFalse}, {corev1.NodeInternalIP, "127.0.0.2", corev1.ConditionTrue}, {corev1.NodeExternalIP, "127.0.0.1", corev1.ConditionTrue}} {
+			node, err := host.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			node.Status.Addresses = []corev1.NodeAddress{{Type: n.kind, Address: n.address}}
+			node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: n.ready}}
+			if _, err := host.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c, err := ask(ref)
+		if err != nil || c.Endpoint != "https://kubernetes.default.svc:443" || !strings.Contains(string(c.Kubeconfig), "server: https://kubernetes.default.svc:443") ||
+			strings.Contains(string(c.Kubeconfig), "elsewhere") {
+			t.Errorf("%s, %v\n%s", c.Endpoint, err, c.Kubeconfig)
+		}
+		ref.Host = "other.example.com"
+		if _, err := ask(ref); err == nil || !strings.Contains(err.Error(), "certificate is valid for") {
+			t.Errorf("another's certificate: %v", err)
+		}
+		ref.Host, ref.AllowLoopback = "kubernetes.default.svc", false
+		if _, err := ask(ref); fault.From(err).Code != "host_refused" {
+			t.Errorf("a loopback address without leave: %v", err)
+		}
+		ref.Name = "two" // without a port https
+		put(t, "two", local)
+		if _, err := ask(ref); fault.From(err).Code != "control_plane_service_missing" {
+			t.Errorf("without a node port: %v", err)
+		}
+		put(t, "one", local)
+	})
 	t.Run("another server stays, without a Service", func(t *testing.T) {
 		put(t, "four", exported(cfg, "https://kube.example.com"))
 		c, err := tenant.Access(t.Context(), host, tenant.Ref{Namespace: ns, Name: "four"})

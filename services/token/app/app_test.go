@@ -534,6 +534,44 @@ func TestVClusterServesItsOwnScript(t *testing.T) {
 	wantFault(t, err, fault.Invalid, "join_script_elsewhere")
 }
 
+// A cluster behind the edge is reached from here at a host node, and from machines at its domain.
+func TestBehindTheEdge(t *testing.T) {
+	b := start(t)
+	b.dns(t)
+	node := must(b.kube.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "host-"}}, metav1.CreateOptions{}))
+	t.Cleanup(func() { _ = b.kube.CoreV1().Nodes().Delete(context.Background(), node.Name, metav1.DeleteOptions{}) })
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	must(b.kube.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{}))
+
+	const domain = "kubernetes.default.svc" // which the one kube-apiserver's certificate is for
+	cluster := b.cluster(t, func(c *clusterv1.Cluster, _ *corev1.Secret) {
+		c.ControlPlaneHost, c.PublicAccessMode = domain, clusterv1.LoadBalancer
+	})
+	before := len(b.secrets(t))
+	_, err := b.create(t.Context(), owner, tokenv1.CreateRequest{ClusterID: cluster.ID, JoinBaseURL: "https://console.example.com"})
+	wantFault(t, err, fault.Precondition, "edge_not_serving")
+	cluster.Edge = &clusterv1.Edge{State: clusterv1.EdgeFailed, Reason: &clusterv1.Reason{Code: "route_refused", Message: "nothing answers", Action: "look there"}}
+	b.put(cluster)
+	_, err = b.create(t.Context(), owner, tokenv1.CreateRequest{ClusterID: cluster.ID, JoinBaseURL: "https://console.example.com"})
+	if f := wantFault(t, err, fault.Precondition, "edge_not_serving"); !strings.Contains(f.Message, "nothing answers") || f.Action != "look there" {
+		t.Errorf("%+v", f)
+	}
+	if after := len(b.secrets(t)); after != before {
+		t.Errorf("refused, and %d made", after-before)
+	}
+	cluster.Edge = &clusterv1.Edge{State: clusterv1.EdgeServing}
+	b.put(cluster)
+	made, err := b.create(t.Context(), owner, tokenv1.CreateRequest{ClusterID: cluster.ID, JoinBaseURL: "https://console.example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := b.script(t.Context(), tokenOf(t, made.JoinCommand))
+	if err != nil || !strings.Contains(script, "https://"+domain+":443") || strings.Contains(script, "127.0.0.1") {
+		t.Errorf("%v\n%s", err, script)
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	b := start(t)
 	b.dns(t)

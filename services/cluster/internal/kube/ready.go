@@ -18,7 +18,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -74,8 +73,8 @@ func (h *Host) join(ctx context.Context, c cluster.Cluster, a cluster.Applied, m
 	endpoint = "https://" + public
 	if c.ControlPlane == clusterv1.Upstream {
 		cfg, err = h.joinUpstream(ctx, c, a, public, port)
-	} else if cfg, err = h.joinVCluster(ctx, c, port, missing); err == nil && c.PublicAccessMode != clusterv1.LoadBalancer {
-		endpoint = cfg.Host // what the vendor's chart exports, where the operator's values decide that
+	} else if cfg, err = h.joinVCluster(ctx, c, missing); err == nil {
+		endpoint = cfg.Host // not behind the edge it is what the vendor's chart exports, where the operator's values decide that
 	}
 	if err != nil {
 		return "", "", err
@@ -188,10 +187,10 @@ func apiServers(c cluster.Cluster, nodes []netip.Addr, port uint16) []netip.Addr
 }
 
 // joinVCluster waits for what the vendor's control plane prepares by itself once its API answers.
-func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32, missing func(*fault.Error)) (*rest.Config, error) {
+func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, missing func(*fault.Error)) (*rest.Config, error) {
 	var last error
 	for {
-		cfg, err := h.vclusterJoinable(ctx, c, port)
+		cfg, err := h.vclusterJoinable(ctx, c)
 		if err == nil || errors.Is(err, reach.ErrForbidden) { // which waiting does not mend
 			return cfg, err
 		}
@@ -208,17 +207,12 @@ func (h *Host) joinVCluster(ctx context.Context, c cluster.Cluster, port int32, 
 	}
 }
 
-func (h *Host) vclusterJoinable(ctx context.Context, c cluster.Cluster, port int32) (*rest.Config, error) {
-	connection, err := tenant.Access(ctx, h.client, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost})
-	if err != nil {
-		return nil, err
-	}
-	nodes, err := h.nodeAddresses(ctx)
+func (h *Host) vclusterJoinable(ctx context.Context, c cluster.Cluster) (*rest.Config, error) {
+	connection, err := tenant.Access(ctx, h.client, h.ref(c))
 	if err != nil {
 		return nil, err
 	}
 	cfg := connection.Config
-	cfg.Dial = h.dial(c, nodes[0], port)
 	transport, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -282,22 +276,16 @@ func pause(ctx context.Context, d time.Duration) error {
 
 // Kubeconfig implements cluster.Tenants: a repaired copy of the exported one, with the public address.
 func (h *Host) Kubeconfig(ctx context.Context, c cluster.Cluster) (string, error) {
-	connection, err := tenant.Access(ctx, h.client, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost})
+	connection, err := tenant.Access(ctx, h.client, h.ref(c))
 	if err != nil {
 		return "", hostFault(err, "to read the tenant's kubeconfig")
 	}
-	if c.PublicAccessMode != clusterv1.LoadBalancer {
-		return string(connection.Kubeconfig), nil
-	}
-	parsed, err := clientcmd.Load(connection.Kubeconfig)
-	if err != nil {
-		return "", err
-	}
-	for _, at := range parsed.Clusters {
-		at.Server = c.APIEndpoint
-	}
-	out, err := clientcmd.Write(*parsed)
-	return string(out), err
+	return string(connection.Kubeconfig), nil
+}
+
+func (h *Host) ref(c cluster.Cluster) tenant.Ref {
+	return tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost,
+		Published: c.PublicAccessMode == clusterv1.LoadBalancer, AllowLoopback: h.opts.AllowLoopback}
 }
 
 // watchPods reports why the control plane does not run, until ctx ends. podsRun says whether it ran at last.

@@ -68,7 +68,7 @@ type client struct {
 	checked, used time.Time // under Pool.mu
 }
 
-// New reaches tenants through host, whose credential needs get on secrets and services alone.
+// New reaches tenants through host, whose credential needs get on secrets and services, and list on nodes.
 func New(host kubernetes.Interface, o Options) (*Pool, error) {
 	p := &Pool{host: host, options: o}
 	clients, err := lru.NewWithEvict(o.Size, func(_ string, c *client) { c.close() })
@@ -186,7 +186,7 @@ func (p *Pool) client(ctx context.Context, t node.Target, stale *client) (*clien
 
 // connect reads the tenant's kubeconfig and keeps the client that exists where nothing has changed.
 func (p *Pool) connect(ctx context.Context, t node.Target) (*client, error) {
-	conn, err := tenant.Access(ctx, p.host, tenant.Ref{Namespace: t.Namespace, Name: t.Name, Host: t.Host, AllowLoopback: p.options.AllowLoopback})
+	conn, err := tenant.Access(ctx, p.host, tenant.Ref{Namespace: t.Namespace, Name: t.Name, Host: t.Host, Published: t.Published, AllowLoopback: p.options.AllowLoopback})
 	if err != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -40,6 +40,7 @@ type Target struct {
 	Namespace   string // on the host cluster
 	Name        string // the vcluster_name
 	Host        string // the control_plane_host
+	Published   bool   // through the edge
 }
 
 // Page of a list. Limit is 1 to MaxPage.
@@ -99,7 +100,8 @@ func (s *Service) List(ctx context.Context, who contract.Principal, req nodev1.L
 		s.seen.Remove(key)
 		return nodev1.ListResponse{}, err
 	}
-	target := Target{ClusterID: cluster.ID, ClusterName: cluster.Name, Namespace: cluster.Namespace, Name: cluster.VClusterName, Host: cluster.ControlPlaneHost}
+	target := Target{ClusterID: cluster.ID, ClusterName: cluster.Name, Namespace: cluster.Namespace, Name: cluster.VClusterName, Host: cluster.ControlPlaneHost,
+		Published: cluster.PublicAccessMode == clusterv1.LoadBalancer}
 	var nodes nodev1.ListResponse
 	if early != nil && guess == target {
 		nodes, err = early.wait()

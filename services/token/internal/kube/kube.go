@@ -1,5 +1,5 @@
 // Package kube puts bootstrap tokens into tenants and reads what a joining machine must know, with client-go. Of the
-// host cluster it reads one Secret and one Service per tenant; it must never write there.
+// host cluster it reads one Secret and one Service per tenant, and the nodes; it must never write there.
 package kube
 
 import (
@@ -36,7 +36,7 @@ type Tenants struct {
 	allowLoopback bool
 }
 
-// New reaches tenants through host, whose credential needs get on secrets and services alone. allowLoopback lets their APIs
+// New reaches tenants through host, whose credential needs get on secrets and services, and list on nodes. allowLoopback lets their APIs
 // be at a loopback address; it is for tests on one machine.
 func New(host kubernetes.Interface, allowLoopback bool) *Tenants {
 	return &Tenants{host: host, allowLoopback: allowLoopback}

@@ -15,7 +15,8 @@ import (
 func (t *Tenants) reach(ctx context.Context, c clusterv1.Cluster, use func(context.Context, *tenant.Connection, kubernetes.Interface) error) error {
 	inner, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	conn, err := tenant.Access(inner, t.host, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost, AllowLoopback: t.allowLoopback})
+	conn, err := tenant.Access(inner, t.host, tenant.Ref{Namespace: c.Namespace, Name: c.VClusterName, Host: c.ControlPlaneHost,
+		Published: c.PublicAccessMode == clusterv1.LoadBalancer, AllowLoopback: t.allowLoopback})
 	if err != nil {
 		return tenant.Explain(ctx, c.Name, "", err)
 	}

@@ -251,7 +251,7 @@ func (s *Service) JoinScript(ctx context.Context, req tokenv1.JoinScriptRequest)
 
 func mustBeReady(c clusterv1.Cluster) error {
 	if c.Status == clusterv1.Ready {
-		return nil
+		return mustBeReached(c)
 	}
 	f := fault.New(fault.Precondition, "cluster_not_ready", "the cluster %q is not ready, it is %s", c.Name, c.Status)
 	switch {
@@ -262,6 +262,21 @@ func mustBeReady(c clusterv1.Cluster) error {
 	default:
 		return f.Do("look at the cluster's events for what to do")
 	}
+}
+
+// mustBeReached: no machine can join a cluster whose domain does not lead to it yet.
+func mustBeReached(c clusterv1.Cluster) error {
+	if c.PublicAccessMode != clusterv1.LoadBalancer || c.Edge != nil && c.Edge.State == clusterv1.EdgeServing {
+		return nil
+	}
+	why, action := "", "wait until the cluster's edge is serving, then try again"
+	if c.Edge != nil && c.Edge.Reason != nil {
+		why = ": " + c.Edge.Reason.Message
+		if c.Edge.Reason.Action != "" {
+			action = c.Edge.Reason.Action
+		}
+	}
+	return fault.New(fault.Precondition, "edge_not_serving", "the cluster %q is ready, but not reached at %s%s", c.Name, c.ControlPlaneHost, why).Do("%s", action)
 }
 
 // noScript says that what the tenant or the settings gave cannot go into a script. The machine did nothing wrong, so it is
