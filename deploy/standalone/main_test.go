@@ -17,13 +17,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/kubebyon/kubebyon/pkg/test/acmetest"
 	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
 )
 
 func TestMain(m *testing.M) {
 	// client-go keeps its transports, and so their idle connections, for the process's life.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"))
+	goleak.VerifyTestMain(m, append(acmetest.Leaks(), goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*ClientConn).readLoop"))...)
 }
 
 func lookup(env map[string]string) func(string) (string, bool) {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/kubebyon/kubebyon/gateway/internal/certificate/acmetest"
 	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
+	"github.com/kubebyon/kubebyon/pkg/test/acmetest"
 	"github.com/kubebyon/kubebyon/pkg/test/natstest"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
 )

@@ -29,7 +29,6 @@ import (
 
 	"github.com/kubebyon/kubebyon/gateway/api"
 	"github.com/kubebyon/kubebyon/gateway/app"
-	"github.com/kubebyon/kubebyon/gateway/internal/certificate/acmetest"
 	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
@@ -40,6 +39,7 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
 	"github.com/kubebyon/kubebyon/pkg/telemetry"
+	"github.com/kubebyon/kubebyon/pkg/test/acmetest"
 	"github.com/kubebyon/kubebyon/pkg/test/natstest"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
 )

@@ -49,6 +49,8 @@ type Server struct {
 	URL   string         // of its directory
 	CA    []byte         // PEM: who signed its own certificate
 	Roots *x509.CertPool // who signs what it issues
+	// RootsPEM is the same as text.
+	RootsPEM []byte
 
 	orders atomic.Int64
 	gate   sync.RWMutex
@@ -63,6 +65,7 @@ func Start(tb testing.TB, o Options) *Server {
 	rows := db.NewMemoryStore()
 	issuer := ca.New(quiet, rows, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "default", ValidityPeriod: uint64(o.Life / time.Second)}})
 	s.Roots.AddCert(issuer.GetRootCert(0).Cert)
+	s.RootsPEM = issuer.GetRootCert(0).PEM()
 	front := wfe.New(quiet, rows, va.New(quiet, 0, o.TLSPort, true, resolver(tb), rows), issuer, []string{"acme.test"}, true, false, 1, 1)
 	pebble := front.Handler()
 
