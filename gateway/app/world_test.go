@@ -438,6 +438,14 @@ func example() clusterv1.Cluster {
 		Reason: &clusterv1.Reason{Code: "installing", Message: "the chart is being installed"}, CreatedAt: at, UpdatedAt: at}
 }
 
+// publishedExample is a cluster behind the edge.
+func publishedExample() clusterv1.Cluster {
+	c := example()
+	c.ID, c.Name, c.ControlPlaneHost, c.PublicAccessMode = "cl_published00000000000", "published", "demo.example.com", clusterv1.LoadBalancer
+	c.Edge = &clusterv1.Edge{State: clusterv1.EdgeFailed, Reason: &clusterv1.Reason{Code: "probe_failed", Message: "no handshake", Action: "look at it"}, Since: c.CreatedAt}
+	return c
+}
+
 func exampleToken() tokenv1.Token {
 	at := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
 	return tokenv1.Token{ID: tokenID, ClusterID: clusterID, TokenID: "abcdef", Status: tokenv1.Active, CreatedBy: "usr_x", CreatedAt: at, ExpiresAt: at.Add(time.Hour)}
@@ -460,7 +468,7 @@ func (b *backend) serve(tb testing.TB, url string) {
 		return example(), nil
 	})
 	on(b, cluster, clusterv1.List, func(clusterv1.ListRequest) (clusterv1.ListResponse, error) {
-		return clusterv1.ListResponse{Clusters: []clusterv1.Cluster{example()}}, nil
+		return clusterv1.ListResponse{Clusters: []clusterv1.Cluster{example(), publishedExample()}}, nil
 	})
 	on(b, cluster, clusterv1.Get, func(r clusterv1.GetRequest) (clusterv1.Cluster, error) {
 		if r.ID != clusterID {

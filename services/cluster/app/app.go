@@ -65,11 +65,20 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	}
 	log.InfoContext(ctx, "storage initialized, driver=postgres")
 
+	conn := deps.NATS
+	if conn == nil {
+		if conn, err = rpc.Connect(ctx, cfg.NATSURL, service, log); err != nil {
+			return err
+		}
+		defer conn.Close()
+	}
+
 	inserter, err := queue.NewInserter(pool, quiet)
 	if err != nil {
 		return err
 	}
 	store := postgres.New(pool, inserter, func() time.Time { return time.Now().UTC() })
+	announced := cluster.Announce(store, rpc.Publish(conn, clusterv1.Changed, log))
 	hosts, err := kube.New(host, kube.Options{
 		PlatformSecret: cfg.PlatformSecret, PlatformNamespace: cfg.PlatformNamespace,
 		NodeAddress: cfg.nodeAddress(), AllowLoopback: cfg.AllowLoopback,
@@ -83,7 +92,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if err != nil {
 		return err
 	}
-	worker := cluster.NewWorker(store, charts, hosts, cluster.Limits{Provision: cfg.ProvisionTimeout, Delete: cfg.DeleteTimeout}, log)
+	worker := cluster.NewWorker(announced, charts, hosts, cluster.Limits{Provision: cfg.ProvisionTimeout, Delete: cfg.DeleteTimeout}, log)
 	jobs, err := queue.New(pool, postgres.NewLocker(pool), store, worker.Work, cfg.Workers, max(cfg.ProvisionTimeout, cfg.DeleteTimeout)+chartTime, quiet)
 	if err != nil {
 		return err
@@ -91,23 +100,16 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	log.InfoContext(ctx, "using vcluster backend", slog.String("control_plane_provisioner", "helm-sdk"),
 		slog.String("control_plane", string(cfg.ControlPlane)), slog.String("chart", cfg.source.String()), slog.String("chart_version", cfg.VClusterVersion))
 
-	svc := cluster.NewService(store, hosts, hosts, cluster.Policy{
+	svc := cluster.NewService(announced, hosts, hosts, cluster.Policy{
 		AllowLoopback: cfg.AllowLoopback, DefaultControlPlane: cfg.ControlPlane,
 		ReservedNamespaces: []string{cfg.PlatformNamespace},
 	}, rand20, time.Now)
 
-	conn := deps.NATS
-	if conn == nil {
-		if conn, err = rpc.Connect(ctx, cfg.NATSURL, service, log); err != nil {
-			return err
-		}
-		defer conn.Close()
-	}
 	if err := jobs.Start(ctx); err != nil {
 		return err
 	}
 	server := rpc.NewServer(conn, rpc.Options{Service: clusterv1.Queue, Version: process.Version(), Log: log})
-	serve(server, svc)
+	serve(server, svc, cluster.NewEdge(store, time.Now))
 	if err := server.Start(); err != nil { //nolint:contextcheck // each request brings its own
 		return errors.Join(err, stop(ctx, jobs.Stop))
 	}
@@ -149,8 +151,10 @@ func migrate(ctx context.Context, apply func() error, log *slog.Logger) error {
 	}
 }
 
-// serve binds the contract's methods, each with the principal that asks.
-func serve(server *rpc.Server, svc *cluster.Service) {
+// serve binds the contract's methods, each with the principal that asks, and those of the edge service, which is none.
+func serve(server *rpc.Server, svc *cluster.Service, edge *cluster.Edge) {
+	rpc.Serve(server, clusterv1.Published, edge.Published)
+	rpc.Serve(server, clusterv1.ReportEdge, edge.Report)
 	rpc.ServeAs(server, clusterv1.Create, svc.Create)
 	rpc.ServeAs(server, clusterv1.List, svc.List)
 	rpc.ServeAs(server, clusterv1.Get, svc.Get)

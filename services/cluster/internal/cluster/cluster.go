@@ -21,6 +21,18 @@ type Cluster struct {
 	Attempts int
 	// Membership is what the members say of the account that a method was called for; empty: nothing. A creator has none.
 	Membership clusterv1.Access
+	// FormerHosts are the control_plane_hosts before this one, the newest first, at most MaxFormerHosts: machines may have
+	// joined by any of them.
+	FormerHosts []string
+}
+
+// MaxFormerHosts is how many former hosts of a cluster are remembered.
+const MaxFormerHosts = 8
+
+// ServerNames are the hosts that the API server's certificate must be good for: the one that it has, then the former ones. A
+// machine that joined by one of those goes on talking to it.
+func (c Cluster) ServerNames() []string {
+	return append([]string{c.ControlPlaneHost}, c.FormerHosts...)
 }
 
 // Busy reports whether there is work left to do.
@@ -48,6 +60,10 @@ const (
 	EventMemberAdded     = "member_added"
 	EventMemberChanged   = "member_changed"
 	EventMemberRemoved   = "member_removed"
+	EventEdgeServing     = "edge_serving"
+	EventEdgePending     = "edge_pending"
+	EventEdgeSkipped     = "edge_skipped"
+	EventEdgeFailed      = "edge_failed"
 )
 
 // TryAgain is what to do once somebody has mended what a cluster's error tells.
@@ -73,7 +89,8 @@ type Store interface {
 	// Find gives the cluster with userID's membership. It fails with cluster_not_found.
 	Find(ctx context.Context, id, userID string) (Cluster, error)
 	// Update applies a change to a cluster. decide sees the row and userID's membership as they are under the row's lock,
-	// which everything that changes either takes, and gives the change.
+	// which everything that changes either takes, and gives the change. A host that gives way to another one is remembered, and
+	// what the edge said of the cluster is forgotten with a change of the host or the mode.
 	Update(ctx context.Context, id, userID string, decide func(Cluster) (Change, clusterv1.Event, error)) (Cluster, error)
 	// Delete marks the cluster as deleting; one that is already so is left as it is. allow is asked under the row's lock.
 	Delete(ctx context.Context, id, userID string, allow func(Cluster) error, e clusterv1.Event) (Cluster, error)

@@ -75,7 +75,7 @@ func CheckVCluster(values map[string]any) error {
 
 // vclusterValues are the operator's, with what KubeBYON decides over them.
 func vclusterValues(operator map[string]any, c cluster.Cluster) map[string]any {
-	ours := chart.Values{ServerNames: []string{c.ControlPlaneHost}}.WithServerNamesOf(operator).Map()
+	ours := chart.Values{ServerNames: c.ServerNames()}.WithServerNamesOf(operator).Map()
 	return merge(operator, ours, map[string]any{
 		"privateNodes": map[string]any{"enabled": true},
 		"controlPlane": map[string]any{"service": map[string]any{"spec": map[string]any{"type": "NodePort"}}},
@@ -83,7 +83,7 @@ func vclusterValues(operator map[string]any, c cluster.Cluster) map[string]any {
 }
 
 func upstreamValues(operator map[string]any, version string, c cluster.Cluster) map[string]any {
-	ours := chart.Values{KubernetesVersion: version, ServerNames: []string{c.ControlPlaneHost}}.WithServerNamesOf(operator).Map()
+	ours := chart.Values{KubernetesVersion: version, ServerNames: c.ServerNames()}.WithServerNamesOf(operator).Map()
 	return merge(operator, ours)
 }
 

@@ -86,6 +86,29 @@ func TestValuesWithoutAFile(t *testing.T) {
 	}
 }
 
+// A machine that joined by a host of before checks the certificate for that one.
+func TestFormerHostsStayInTheCertificate(t *testing.T) {
+	c := cluster.Cluster{Cluster: clusterv1.Cluster{ControlPlaneHost: "demo.example.com"}, FormerHosts: []string{"k8s.example.com", "10.0.0.7"}}
+	operator := map[string]any{"controlPlane": map[string]any{"proxy": map[string]any{"extraSANs": []any{"k8s.example.com", "10.0.0.9"}}}}
+	for name, values := range map[string]func(map[string]any) map[string]any{
+		"vcluster": func(operator map[string]any) map[string]any { return vclusterValues(operator, c) },
+		"upstream": func(operator map[string]any) map[string]any { return upstreamValues(operator, "v1.37.2", c) },
+	} {
+		for _, of := range []struct {
+			operator map[string]any
+			want     []any
+		}{
+			{map[string]any{}, []any{"demo.example.com", "k8s.example.com", "10.0.0.7"}},
+			{operator, []any{"k8s.example.com", "10.0.0.9", "demo.example.com", "10.0.0.7"}},
+		} {
+			got, _ := dig(values(of.operator), "controlPlane", "proxy", "extraSANs")
+			if diff := cmp.Diff(of.want, got); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	}
+}
+
 func TestBadValuesFiles(t *testing.T) {
 	for name, text := range map[string]string{
 		"list": "- a\n", "text": "just words\n", "broken": "a: [1\nsecret: hunter2\n", "twice": "a: 1\na: 2\n", "tabs": "a:\n\tb: 1\n",

@@ -38,7 +38,8 @@ func New(pool *pgxpool.Pool, queue Enqueuer, now func() time.Time) *Store {
 }
 
 const columns = `id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
-	api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at`
+	api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at,
+	former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since`
 
 // membership is one more column, of the account $1.
 const membership = `coalesce((SELECT access FROM cluster_members WHERE cluster_id = clusters.id AND user_id = $1), '')`
@@ -52,10 +53,12 @@ func scanFor(row pgx.Row) (cluster.Cluster, error) {
 
 func scan(row pgx.Row, more ...any) (cluster.Cluster, error) {
 	var c cluster.Cluster
-	var r clusterv1.Reason
+	var r, why clusterv1.Reason
+	var edge clusterv1.Edge
 	// As plain strings: pgx asks reflection about a named type, in every query and for longer than all else takes.
 	err := row.Scan(append([]any{&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
-		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt}, more...)...)
+		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt,
+		&c.FormerHosts, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since}, more...)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cluster.Cluster{}, cluster.NotFound()
 	}
@@ -63,6 +66,9 @@ func scan(row pgx.Row, more ...any) (cluster.Cluster, error) {
 		c.Reason = &r
 	}
 	c.CreatedAt, c.UpdatedAt = c.CreatedAt.UTC(), c.UpdatedAt.UTC()
+	if c.PublicAccessMode == clusterv1.LoadBalancer {
+		c.Edge = cluster.EdgeOf(edge, why)
+	}
 	return c, failure(err)
 }
 
@@ -105,8 +111,8 @@ func (s *Store) Create(ctx context.Context, c cluster.Cluster, e clusterv1.Event
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var err error
 		out, err = scan(tx.QueryRow(ctx, `INSERT INTO clusters (id, name, vcluster_name, namespace, owner_id, control_plane,
-				control_plane_host, public_access_mode, status, created_at, updated_at)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) RETURNING `+columns,
+				control_plane_host, public_access_mode, status, created_at, updated_at, edge_since)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10) RETURNING `+columns,
 			c.ID, c.Name, c.VClusterName, c.Namespace, c.OwnerID, c.ControlPlane, c.ControlPlaneHost, c.PublicAccessMode, c.Status, c.CreatedAt, c.UpdatedAt))
 		if err != nil {
 			return err
@@ -157,6 +163,11 @@ func (s *Store) Update(ctx context.Context, id, userID string, decide func(clust
 		if ch == (cluster.Change{}) {
 			out = c
 			return nil
+		}
+		if ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil {
+			if err := s.republish(ctx, tx, id, ch.ControlPlaneHost); err != nil {
+				return err
+			}
 		}
 		out, err = scan(tx.QueryRow(ctx, `UPDATE clusters SET name = coalesce($2, name), control_plane_host = coalesce($3, control_plane_host),
 				public_access_mode = coalesce($4, public_access_mode), updated_at = $5,
