@@ -69,3 +69,15 @@ func (d *draft) close() {
 		_ = os.RemoveAll(d.dir)
 	}
 }
+
+// commit gives the draft as client-native would have saved it. It ends the draft.
+func (d *draft) commit() (string, error) {
+	if _, err := d.client.CommitTransaction(d.id); err != nil {
+		return "", err
+	}
+	text, err := os.ReadFile(d.path())
+	if err != nil {
+		return "", fmt.Errorf("read the changed configuration: %w", err)
+	}
+	return string(text), nil
+}

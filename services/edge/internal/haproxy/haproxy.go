@@ -47,9 +47,11 @@ type Plane struct {
 	view   *draft // of the file as it is, for typed reads
 	viewOf string
 	undo   *string // what the file held before the changes that HAProxy has not yet taken; nil where it took all
-	loaded string  // the digest of the configuration that HAProxy runs
+	loaded string  // the digest of the configuration that HAProxy took last
+	good   string  // its text
 
 	version atomic.Int64 // of the file; what the Configuration-Version header says
+	columns columns
 	reloads reloads
 	kick    chan struct{}
 	ready   chan struct{}
@@ -86,7 +88,7 @@ func New(opts Options) (*Plane, error) {
 		file: file{path: filepath.Join(dir, configFile), state: filepath.Join(dir, stateFile)},
 		kick: make(chan struct{}, 1), ready: make(chan struct{}), ended: make(chan struct{}),
 	}
-	p.reloads.now = opts.Now
+	p.columns, p.reloads.now = newColumns(), opts.Now
 	return p, nil
 }
 
@@ -156,9 +158,14 @@ func (p *Plane) open(ctx context.Context) error {
 		return err
 	}
 	p.version.Store(p.file.version)
+	if good, err := os.ReadFile(p.goodPath()); err == nil && digest(string(good)) == loaded {
+		p.loaded, p.good = loaded, string(good)
+	}
 	if p.adopt(ctx) {
-		p.loaded = loaded
 		p.log.Info("took over the HAProxy that was running", "pid", p.master.pid)
+		if loaded != digest(p.file.text) {
+			p.askReload() // what was written last did not get to it
+		}
 	}
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -269,7 +268,7 @@ func processes(t *testing.T, dir string) []int {
 	var pids []int
 	for _, path := range all {
 		line, err := os.ReadFile(path)
-		if err == nil && bytes.Contains(line, []byte(filepath.Join(dir, "haproxy.cfg")+"\x00")) && bytes.Contains(line, []byte("-W")) {
+		if err == nil && bytes.Contains(line, []byte(filepath.Join(dir, "haproxy.cfg"))) && bytes.Contains(line, []byte("-W")) {
 			pid, err := strconv.Atoi(strings.Split(path, "/")[2])
 			if err != nil {
 				t.Fatal(err)
@@ -362,9 +361,11 @@ func TestABindClashIsReportedAndTheOldConfigurationLives(t *testing.T) {
 	}
 }
 
-func kill(t *testing.T, pid int) {
-	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+// post puts text there, waits until HAProxy runs with it and gives the status.
+func post(ctx context.Context, api http.Handler, text string) int {
+	r := httptest.NewRequestWithContext(ctx, "POST", services+"/configuration/raw?skip_version=true&force_reload=true", strings.NewReader(text))
+	r.Header.Set("Content-Type", "text/plain")
+	w := httptest.NewRecorder()
+	api.ServeHTTP(w, r)
+	return w.Code
 }

@@ -51,7 +51,7 @@ func (p *Plane) getRaw(_ context.Context, r *http.Request) (answer, error) {
 		if err != nil {
 			return answer{}, err
 		}
-		body = versioned{Version: tx.version, Data: tx.draft.text()}
+		body = versioned{Version: tx.version, Data: withVersion(tx.draft.text(), tx.version)}
 	}
 	return answer{status: http.StatusOK, body: body}, nil
 }
@@ -79,7 +79,7 @@ func (p *Plane) postRaw(ctx context.Context, r *http.Request) (answer, error) {
 	if (!given || version == 0) && !skipVersion && !onlyValidate {
 		return answer{}, errNoVersion
 	}
-	one, err := p.change(ctx, skipReload, func() error {
+	one, err := p.change(skipReload || onlyValidate, func() error {
 		switch {
 		case onlyValidate:
 			return p.validate(ctx, text)
@@ -87,7 +87,7 @@ func (p *Plane) postRaw(ctx context.Context, r *http.Request) (answer, error) {
 			return &conflict{has: p.file.version, given: version}
 		}
 		return p.install(ctx, text)
-	}, onlyValidate)
+	})
 	if err != nil {
 		return answer{}, err
 	}
@@ -120,7 +120,12 @@ type changed struct {
 }
 
 // change runs one change of the file as it is, and asks for the reload that belongs to it.
-func (p *Plane) change(_ context.Context, skipReload bool, do func() error, readOnly bool) (changed, error) {
+func (p *Plane) change(skipReload bool, do func() error) (changed, error) {
+	return p.changeOr(do, func() bool { return !skipReload })
+}
+
+// changeOr asks for a reload only where needed says so once the change is made.
+func (p *Plane) changeOr(do func() error, needed func() bool) (changed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.sync(); err != nil {
@@ -130,7 +135,7 @@ func (p *Plane) change(_ context.Context, skipReload bool, do func() error, read
 		return changed{}, err
 	}
 	out := changed{text: p.file.text}
-	if !skipReload && !readOnly {
+	if needed() {
 		out.reload = p.askReload()
 	}
 	return out, nil

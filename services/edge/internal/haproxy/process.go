@@ -25,6 +25,7 @@ type master struct {
 	pid     int
 	process *os.Process
 	exited  <-chan struct{} // nil for an adopted one
+	source  string          // the file that it reads, at a reload too
 }
 
 func (m *master) alive() bool {
@@ -67,12 +68,15 @@ func (p *Plane) adopt(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	p.master = &master{pid: procs.master.pid, process: process}
+	p.master = &master{pid: procs.master.pid, process: process, source: p.file.path}
+	if args, err := os.ReadFile("/proc/" + strconv.Itoa(procs.master.pid) + "/cmdline"); err == nil && strings.Contains(string(args), p.goodPath()+"\x00") {
+		p.master.source = p.goodPath()
+	}
 	return p.master.alive()
 }
 
-// start runs HAProxy on the configuration as it is and waits until it serves, under mu. The error holds HAProxy's words.
-func (p *Plane) start(ctx context.Context) error {
+// start runs HAProxy on a configuration and waits until it serves, under mu. The error holds HAProxy's words.
+func (p *Plane) start(ctx context.Context, source string) error {
 	program, err := p.program()
 	if err != nil {
 		return err
@@ -84,7 +88,7 @@ func (p *Plane) start(ctx context.Context) error {
 	defer func() { _ = log.Close() }()
 	offset := p.logSize()
 	// Not bound to a context: it outlives this process.
-	cmd := exec.Command(program, "-W", "-S", filepath.Join(p.dir, masterSocket), "-f", p.file.path) //nolint:gosec,noctx // the configured program
+	cmd := exec.Command(program, "-W", "-S", filepath.Join(p.dir, masterSocket), "-f", source) //nolint:gosec,noctx // the configured program
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = p.dir, environment(), log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -92,7 +96,7 @@ func (p *Plane) start(ctx context.Context) error {
 	}
 	exited := make(chan struct{})
 	go func() { defer close(exited); _ = cmd.Wait() }() // ends with the process; nothing is lost where we end first
-	m := &master{pid: cmd.Process.Pid, process: cmd.Process, exited: exited}
+	m := &master{pid: cmd.Process.Pid, process: cmd.Process, exited: exited, source: source}
 	err = p.await(ctx, m, func(now procs) (bool, error) { return now.master.pid == m.pid && len(now.workers) > 0, nil })
 	if err != nil {
 		_ = m.process.Kill()
@@ -142,9 +146,28 @@ func (p *Plane) await(ctx context.Context, m *master, done func(procs) (bool, er
 	}
 }
 
-// reload makes the running HAProxy take the configuration as it is, under mu. Until the new worker serves the old one does, and where there is no
-// new one it goes on.
+// reload makes the running HAProxy take the configuration as it is, under mu. Until the new worker serves the old one does, and where
+// there is no new one it goes on.
 func (p *Plane) reload(ctx context.Context) error {
+	if p.master.source == p.file.path {
+		return p.signal(ctx)
+	}
+	// It was started with the last good one, and reads that file again.
+	if err := p.check(ctx, p.file.path); err != nil {
+		return err
+	}
+	if err := writeFile(p.master.source, []byte(p.file.text)); err != nil {
+		return fmt.Errorf("write the HAProxy configuration: %w", err)
+	}
+	err := p.signal(ctx)
+	if err != nil && p.good != "" {
+		err = errors.Join(err, writeFile(p.master.source, []byte(p.good)))
+	}
+	return err
+}
+
+// signal has the master read its file again, and waits for the end of that.
+func (p *Plane) signal(ctx context.Context) error {
 	answer, err := p.ask(ctx, masterSocket, "show proc")
 	if err != nil {
 		return err
@@ -269,10 +292,20 @@ func (p *Plane) revive(ctx context.Context) (tried bool, err error) {
 	if p.adopt(ctx) {
 		return true, nil
 	}
-	if err := p.start(ctx); err != nil {
+	err = p.start(ctx, p.file.path)
+	if err == nil {
+		err = p.took()
+	}
+	p.reloads.note(err)
+	if err == nil || ctx.Err() != nil || p.loaded == "" || p.loaded == digest(p.file.text) {
 		return true, err
 	}
-	return true, p.took()
+	// What somebody wrote and nobody asked to load keeps nobody from being served.
+	if other := p.start(ctx, p.goodPath()); other != nil {
+		return true, errors.Join(err, other)
+	}
+	p.log.Error("HAProxy does not start with its configuration; it runs with the last one that it took", "error", err)
+	return true, nil
 }
 
 // trimLog empties HAProxy's log before it fills the disk. HAProxy appends, so that it goes on at the start.
@@ -282,9 +315,15 @@ func (p *Plane) trimLog() {
 	}
 }
 
+// goodPath is where the last configuration lies that HAProxy took.
+func (p *Plane) goodPath() string { return p.file.path + ".good" }
+
 // took remembers that HAProxy runs with the configuration as it is.
 func (p *Plane) took() error {
-	p.undo, p.loaded = nil, digest(p.file.text)
+	p.undo, p.loaded, p.good = nil, digest(p.file.text), p.file.text
+	if err := writeFile(p.goodPath(), []byte(p.file.text)); err != nil {
+		return fmt.Errorf("keep the configuration that HAProxy took: %w", err)
+	}
 	return p.file.remember(p.loaded)
 }
 

@@ -40,14 +40,10 @@ func (r *reloads) ask() (*reload, bool) {
 		return r.waiting, false
 	}
 	r.waiting = &reload{
-		Reload: models.Reload{ID: r.now().UTC().Format(time.DateOnly) + "-" + strconv.Itoa(r.next), Status: models.ReloadStatusInProgress},
+		Reload: models.Reload{ID: r.id(), Status: models.ReloadStatusInProgress},
 		done:   make(chan struct{}),
 	}
-	r.next++
 	r.kept = append(r.kept, r.waiting)
-	if len(r.kept) > keptReloads {
-		r.kept = slices.Delete(r.kept, 0, len(r.kept)-keptReloads)
-	}
 	return r.waiting, true
 }
 
@@ -73,6 +69,30 @@ func (r *reloads) end(one *reload, err error) {
 		one.Status, one.Response = models.ReloadStatusFailed, err.Error()
 	}
 	close(one.done)
+	if len(r.kept) > keptReloads {
+		r.kept = slices.Delete(r.kept, 0, len(r.kept)-keptReloads)
+	}
+}
+
+// note adds a start that nobody asked for. The same failure over and over is one.
+func (r *reloads) note(err error) {
+	r.mu.Lock()
+	last := len(r.kept) - 1
+	if err != nil && last >= 0 && r.kept[last].Response == err.Error() {
+		r.kept[last].ReloadTimestamp = r.now().Unix()
+		r.mu.Unlock()
+		return
+	}
+	one := &reload{Reload: models.Reload{ID: r.id()}, done: make(chan struct{})}
+	r.kept = append(r.kept, one)
+	r.mu.Unlock()
+	r.end(one, err)
+}
+
+// id is the next one, under mu.
+func (r *reloads) id() string {
+	r.next++
+	return r.now().UTC().Format(time.DateOnly) + "-" + strconv.Itoa(r.next-1)
 }
 
 func (r *reloads) get(id string) (models.Reload, bool) {
@@ -139,7 +159,7 @@ func (p *Plane) load(ctx context.Context) error {
 	if !listens(p.file.text) {
 		return nil
 	}
-	return p.start(ctx)
+	return p.start(ctx, p.file.path)
 }
 
 // restore undoes the changes that HAProxy did not take; they keep their version, and what was before gets a newer one, so that
