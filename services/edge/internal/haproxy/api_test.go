@@ -156,7 +156,7 @@ func TestTypedEdits(t *testing.T) {
 			t.Errorf("%s %s: %s", c.method, c.path, got.body)
 		}
 	}
-	if strings.Contains(p.raw().Data, "x1") {
+	if strings.Contains(p.raw().Data, "backend x1") {
 		t.Fatal("an open transaction shows")
 	}
 	done := p.want(202, "PUT", "/transactions/"+tx.ID, "")

@@ -51,14 +51,18 @@ func TestAHandEditIsKept(t *testing.T) {
 
 	// Under an open transaction, and one more than a version later.
 	tx := decode[struct{ ID string }](t, p.want(201, "POST", fmt.Sprintf("/transactions?version=%d", now.Version), "").body).ID
-	p.edit(func(text string) string { return strings.Replace(text, "# _version=", "# _version=9", 1) + "backend more from d\n" })
+	p.edit(func(text string) string {
+		return strings.Replace(text, "# _version=", "# _version=9", 1) + "backend more from d\n"
+	})
 	p.want(409, "PUT", "/transactions/"+tx, "")
 	if later := p.raw(); later.Version < 90 || !strings.Contains(later.Data, "backend more") {
 		t.Fatalf("%+v", later)
 	}
 
 	// A typed edit takes it along, and a version that is too large for a number is none.
-	p.edit(func(text string) string { return "# _version=99999999999999999999999\n" + text + "backend again from d\n" })
+	p.edit(func(text string) string {
+		return "# _version=99999999999999999999999\n" + text + "backend again from d\n"
+	})
 	version := p.raw().Version
 	edited := p.want(202, "POST", fmt.Sprintf("/configuration/backends?version=%d", version), `{"name":"typed","mode":"tcp","from":"d"}`)
 	if end := p.reload(edited.header.Get("Reload-Id")); end.Status != "succeeded" {

@@ -18,25 +18,28 @@ func (p *Plane) read(ctx context.Context, r *http.Request, get func(*draft) (any
 	if err := p.sync(); err != nil {
 		return answer{}, err
 	}
-	version, from := p.file.version, (*draft)(nil)
-	if id := r.URL.Query().Get("transaction_id"); id != "" {
-		tx, err := p.txs.open(id)
-		if err != nil {
-			return answer{}, err
-		}
-		version, from = tx.version, tx.draft
-	} else {
-		d, err := p.current(ctx)
-		if err != nil {
-			return answer{}, err
-		}
-		from = d
+	version, from, err := p.source(ctx, r.URL.Query().Get("transaction_id"))
+	if err != nil {
+		return answer{}, err
 	}
 	data, err := get(from)
 	if err != nil {
 		return answer{}, err
 	}
 	return answer{status: http.StatusOK, body: versioned{Version: version, Data: data}}, nil
+}
+
+// source is where a read takes from: the transaction of that id, or the configuration as it is.
+func (p *Plane) source(ctx context.Context, id string) (int64, *draft, error) {
+	if id == "" {
+		d, err := p.current(ctx)
+		return p.file.version, d, err
+	}
+	tx, err := p.txs.open(id)
+	if err != nil {
+		return 0, nil, err
+	}
+	return tx.version, tx.draft, nil
 }
 
 // current is a draft of the configuration as it is, for reading alone; it is kept until that changes.
