@@ -102,7 +102,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 	svc := cluster.NewService(announced, hosts, hosts, cluster.Policy{
 		AllowLoopback: cfg.AllowLoopback, DefaultControlPlane: cfg.ControlPlane,
-		ReservedNamespaces: []string{cfg.PlatformNamespace},
+		ReservedNamespaces: []string{cfg.PlatformNamespace}, Domains: cfg.domains,
 	}, rand20, time.Now)
 
 	if err := jobs.Start(ctx); err != nil {

@@ -340,6 +340,9 @@ func TestWrongConfigurationIsOneLine(t *testing.T) {
 		"KUBEBYON_HAPROXY_NODE_ADDRESS_TYPE":         {"both"},
 		"KUBEBYON_PROVISION_TIMEOUT":                 {"soon", "1s", "3h"},
 		"KUBEBYON_CLUSTER_WORKERS":                   {"0", "many"},
+		"KUBEBYON_CONSOLE_DOMAIN":                    {"https://console.example.com", "console", "10.0.0.7", "*.example.com", "console.example.com:443", "cönsole.example.com"},
+		"KUBEBYON_BASE_DOMAIN":                       {"*.k8s.example.com", "k8s", "a..b", "k8s_a.example.com", strings.Repeat("a.", 120) + "com"},
+		"KUBEBYON_RESERVED_DOMAINS":                  {"example.com,", "example.com,,example.org", "*.example.com", "example.com example.org"},
 	} {
 		for _, value := range values {
 			var stderr bytes.Buffer

@@ -12,6 +12,7 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/tenant"
+	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/helm"
 )
 
@@ -35,11 +36,15 @@ type Config struct {
 	AllowLoopback     bool          `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
 	ProvisionTimeout  time.Duration `env:"KUBEBYON_PROVISION_TIMEOUT" envDefault:"10m" accepts:"a duration from 10s to 2h, such as 10m"`
 	DeleteTimeout     time.Duration `env:"KUBEBYON_DELETE_TIMEOUT" envDefault:"5m" accepts:"a duration from 10s to 2h, such as 5m"`
+	ConsoleDomain     string        `env:"KUBEBYON_CONSOLE_DOMAIN"`
+	BaseDomain        string        `env:"KUBEBYON_BASE_DOMAIN"`
+	ReservedDomains   []string      `env:"KUBEBYON_RESERVED_DOMAINS"`
 	Workers           int           `env:"KUBEBYON_CLUSTER_WORKERS" envDefault:"8" accepts:"a whole number from 1 to 64"`
 
 	host                           *rest.Config
 	source                         *helm.Source
 	vclusterValues, upstreamValues map[string]any
+	domains                        cluster.Domains
 }
 
 var (
@@ -89,10 +94,43 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 			return wrong(variable, fmt.Errorf("%s is out of range", value), "a duration from 10s to 2h, such as 10m")
 		}
 	}
+	if variable, err := cfg.readDomains(); err != nil {
+		accepts := "a domain such as k8s.example.com"
+		if variable == "KUBEBYON_RESERVED_DOMAINS" {
+			accepts = "domains with commas between them, such as example.com,example.org"
+		}
+		return wrong(variable, err, accepts)
+	}
 	if cfg.Workers < 1 || cfg.Workers > 64 {
 		return wrong("KUBEBYON_CLUSTER_WORKERS", fmt.Errorf("%d is out of range", cfg.Workers), "a whole number from 1 to 64")
 	}
 	return cfg, nil
+}
+
+// readDomains checks the domains; where one is wrong it names its variable.
+func (c *Config) readDomains() (variable string, err error) {
+	for _, one := range []struct {
+		variable, value string
+		to              *string
+	}{{"KUBEBYON_CONSOLE_DOMAIN", c.ConsoleDomain, &c.domains.Console}, {"KUBEBYON_BASE_DOMAIN", c.BaseDomain, &c.domains.Base}} {
+		if one.value == "" {
+			continue
+		}
+		if *one.to, err = cluster.ParseDomain(one.value); err != nil {
+			return one.variable, fmt.Errorf("%.80q is no domain: %w", one.value, err)
+		}
+	}
+	for _, value := range c.ReservedDomains {
+		domain, err := cluster.ParseDomain(value)
+		if err != nil {
+			return "KUBEBYON_RESERVED_DOMAINS", fmt.Errorf("%.80q is no domain: %w", value, err)
+		}
+		c.domains.Reserved = append(c.domains.Reserved, domain)
+	}
+	if err := c.domains.Check(); err != nil {
+		return "KUBEBYON_BASE_DOMAIN", fmt.Errorf("%.80q: %w", c.BaseDomain, err)
+	}
+	return "", nil
 }
 
 func (c Config) nodeAddress() corev1.NodeAddressType {

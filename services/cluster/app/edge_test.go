@@ -125,13 +125,12 @@ func TestEdgeOfACluster(t *testing.T) {
 	}
 	notAsked(c)
 	// Writes of the work name the generation before: nothing but this test moves the rows from here on.
-	if _, err := pool.Exec(t.Context(), `UPDATE clusters SET status = 'ready', generation = 7`); err != nil {
+	// It is an hour old, so that what follows lies between that and now.
+	if _, err := pool.Exec(t.Context(), `UPDATE clusters SET status = 'ready', generation = 7, edge_since = edge_since - interval '1 hour'`); err != nil {
 		t.Fatal(err)
 	}
 	before := get(t, conn, c.ID)
-	notAsked(before)
-
-	at := time.Now().UTC().Truncate(time.Microsecond)
+	at := time.Now().UTC().Truncate(time.Microsecond).Add(-time.Minute)
 	say := func(state clusterv1.EdgeState, since time.Time, reason *clusterv1.Reason) {
 		t.Helper()
 		if err := report(t, conn, clusterv1.EdgeReport{ID: c.ID, Host: "demo.example.com", Edge: clusterv1.Edge{State: state, Reason: reason, Since: since}}); err != nil {
@@ -320,6 +319,10 @@ func TestReportsAtOnce(t *testing.T) {
 func TestEdgeEventsPushOutTheOldest(t *testing.T) {
 	conn, pool := startService(t)
 	c := publish(t, conn, "demo", "demo.example.com")
+	// The work's own events, which name the generation before, end here.
+	if _, err := pool.Exec(t.Context(), `UPDATE clusters SET status = 'ready', generation = 7`); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := pool.Exec(t.Context(), `INSERT INTO cluster_events (cluster_id, at, level, code, message)
 		SELECT $1, now(), 'info', 'n', i::text FROM generate_series(1, 600) i`, c.ID); err != nil {
 		t.Fatal(err)

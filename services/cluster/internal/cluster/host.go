@@ -17,6 +17,8 @@ type Policy struct {
 	ReservedNamespaces []string
 	// DefaultControlPlane stands where a request names none.
 	DefaultControlPlane clusterv1.ControlPlane
+	// Domains says which names tenants may be published under.
+	Domains Domains
 }
 
 // metadataHosts answer with a cloud's credentials to whoever asks from inside.
@@ -25,7 +27,8 @@ var metadataHosts = map[string]bool{"metadata": true, "metadata.google.internal"
 const hostField = "control_plane_host"
 
 // cleanHost checks the address under which a control plane is reached from outside: an IP or a DNS name and nothing
-// else, in its canonical form (lower case, no trailing dot, IPv4 for mapped IPv6).
+// else, in its canonical form (lower case, no trailing dot, IPv4 for mapped IPv6). Through the load balancer it is a domain that
+// a tenant may have.
 func (p Policy) cleanHost(raw string, mode clusterv1.AccessMode) (string, error) {
 	host := strings.TrimSpace(raw)
 	if strings.Contains(host, "://") || strings.ContainsAny(host, "/\\?#@") {
@@ -42,9 +45,8 @@ func (p Policy) cleanHost(raw string, mode clusterv1.AccessMode) (string, error)
 		return "", hostHasPort()
 	}
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
-	if !isDNSName(host) {
-		return "", fault.New(fault.Invalid, "host_invalid", "control_plane_host is neither an IP address nor a DNS name").
-			In(hostField).Do("give an IP address or a DNS name, such as k8s.example.com")
+	if text, action := wrongName(host); text != "" {
+		return "", fault.New(fault.Invalid, "host_invalid", "control_plane_host is neither an IP address nor a DNS name: %s", text).In(hostField).Do("%s", action)
 	}
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
 		if p.AllowLoopback && mode != clusterv1.LoadBalancer {
@@ -55,8 +57,14 @@ func (p Policy) cleanHost(raw string, mode clusterv1.AccessMode) (string, error)
 	if metadataHosts[host] || strings.HasSuffix(host, ".svc") || strings.HasSuffix(host, ".cluster.local") {
 		return "", refusedHost()
 	}
-	if mode == clusterv1.LoadBalancer && !strings.Contains(host, ".") {
+	if mode != clusterv1.LoadBalancer {
+		return host, nil
+	}
+	if !strings.Contains(host, ".") {
 		return "", hostMustBeDomain()
+	}
+	if err := p.Domains.refuse(host); err != nil {
+		return "", err
 	}
 	return host, nil
 }
@@ -83,32 +91,6 @@ func (c Cluster) fitsHost(host string) error {
 			In(hostField).Do("give an IPv4 address or a DNS name")
 	}
 	return nil
-}
-
-// isDNSName holds for LDH names whose last label is no number: else 127.1 or 0x7f000001 would pass here and be an
-// address to the resolver.
-func isDNSName(host string) bool {
-	if host == "" || len(host) > 253 {
-		return false
-	}
-	labels := strings.Split(host, ".")
-	for _, label := range labels {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' {
-			return false
-		}
-		for _, r := range label {
-			if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
-				return false
-			}
-		}
-	}
-	last := labels[len(labels)-1]
-	return strings.Trim(last, "0123456789") != "" && !isHexNumber(last)
-}
-
-func isHexNumber(label string) bool {
-	digits, found := strings.CutPrefix(label, "0x")
-	return found && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
 func hostHasPort() error {

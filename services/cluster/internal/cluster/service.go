@@ -43,7 +43,7 @@ func (s *Service) Create(ctx context.Context, p contract.Principal, req clusterv
 	if err != nil {
 		return clusterv1.Cluster{}, err
 	}
-	derived := strings.TrimSpace(req.Namespace) == ""
+	derived, named := strings.TrimSpace(req.Namespace) == "", strings.TrimSpace(req.ControlPlaneHost) != ""
 	base := c.Namespace
 	for try := 0; ; try++ {
 		made, err := s.place(ctx, c)
@@ -52,11 +52,17 @@ func (s *Service) Create(ctx context.Context, p contract.Principal, req clusterv
 			return made.Cluster, nil
 		}
 		var f *fault.Error
-		if !derived || try == 3 || !errors.As(err, &f) || f.Code != "namespace_in_use" {
+		switch {
+		case try == 3 || !errors.As(err, &f):
+			return clusterv1.Cluster{}, err
+		case derived && f.Code == "namespace_in_use":
+			// Nobody asked for this very namespace, and what holds it may be another tenant's: take one beside it.
+			c.Namespace = base + "-" + s.newID()[:5]
+		case !named && f.Code == "control_plane_host_taken":
+			c.ControlPlaneHost = s.policy.Domains.give(c.VClusterName, s.newID())
+		default:
 			return clusterv1.Cluster{}, err
 		}
-		// Nobody asked for this very namespace, and what holds it may be another tenant's: take one beside it.
-		c.Namespace = base + "-" + s.newID()[:5]
 	}
 }
 
@@ -98,6 +104,8 @@ func (s *Service) draft(ctx context.Context, p contract.Principal, req clusterv1
 	switch host := strings.TrimSpace(req.ControlPlaneHost); {
 	case host != "":
 		c.ControlPlaneHost, err = s.policy.cleanHost(host, c.PublicAccessMode)
+	case c.PublicAccessMode == clusterv1.LoadBalancer && s.policy.Domains.Base != "":
+		c.ControlPlaneHost = s.policy.Domains.give(c.VClusterName, s.newID())
 	case c.PublicAccessMode == clusterv1.LoadBalancer:
 		err = fault.New(fault.Invalid, "control_plane_host_required", "public access through the load balancer needs a domain").
 			In(hostField).Do("give a domain such as demo.example.com")

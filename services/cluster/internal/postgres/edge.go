@@ -35,7 +35,8 @@ func (s *Store) Published(ctx context.Context, after string, limit int) ([]clust
 }
 
 // SetEdge implements cluster.PublishedStore. It is one statement; it locks and writes only the rows that change by it, in the
-// order of their ids, so that two at once cannot wait for each other.
+// order of their ids, so that two at once cannot wait for each other. Beside another event that comes at that moment a timeline may
+// keep one too many until the next.
 func (s *Store) SetEdge(ctx context.Context, findings []cluster.EdgeFinding) error {
 	var (
 		ids, hosts, states, codes, messages, actions []string
