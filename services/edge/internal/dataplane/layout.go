@@ -246,7 +246,9 @@ func frame(s Settings) []section {
 	front = append(front, "tcp-request inspect-delay 5s")
 	front = append(front, limit("connection", "sc0", "src", sourcesName, " unless { src 127.0.0.0/8 ::1 }", s.SourceRate, s.SourceConns)...)
 	front = append(front,
-		// Both wait while a hello is not whole, and no longer: what is no TLS, or names no server, is rejected at once.
+		// These wait while a hello is not whole, and no longer. A record of TLS that begins otherwise, or few bytes of anything, might
+		// still become a hello of SSL 2 for HAProxy: the first byte decides.
+		"tcp-request content reject if { req.len ge 1 } !{ req.payload(0,1) -m bin 16 }",
 		"tcp-request content accept if { req.ssl_hello_type 1 } { req.ssl_sni -m found }",
 		"tcp-request content reject",
 		"default_backend "+rejectName,

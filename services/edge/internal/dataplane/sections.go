@@ -200,6 +200,9 @@ func merge(text string, sections []section) string {
 	if after != "" && !beginsBlank(after) {
 		after = "\n" + after
 	}
+	if after != "" && !strings.HasSuffix(after, "\n") {
+		after += "\n" // HAProxy takes a last line without an end for a file cut in half
+	}
 	return before + render(sections, kept) + after
 }
 

@@ -1,0 +1,261 @@
+package dataplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubebyon/kubebyon/services/edge/internal/edge"
+)
+
+// patience is for what takes milliseconds on an idle machine.
+const patience = 60 * time.Second
+
+// idOf makes the ID of a cluster that is easy to read in a configuration.
+func idOf(name string) string { return "cl_" + (name + strings.Repeat("0", 20))[:20] }
+
+func routeTo(name, domain string, targets ...netip.AddrPort) edge.Route {
+	return edge.Route{ID: idOf(name), Domain: domain, Targets: targets}
+}
+
+// freePort is one that nobody listens on.
+func freePort(t testing.TB) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// behind is what stands behind HAProxy: a TLS server whose certificate holds its name.
+type behind struct {
+	netip.AddrPort
+	name    string
+	mu      sync.Mutex
+	proxied []string // what the PROXY protocol said, where it is spoken
+}
+
+func serve(t testing.TB, name string, proxyProtocol bool) *behind {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &behind{AddrPort: l.Addr().(*net.TCPAddr).AddrPort(), name: name}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, name)}}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				conn.SetDeadline(time.Now().Add(patience))
+				if proxyProtocol && b.readProxy(conn) != nil {
+					return // a health check, say
+				}
+				secure := tls.Server(conn, config)
+				if secure.Handshake() == nil {
+					io.Copy(secure, secure)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	return b
+}
+
+// readProxy reads a header of version 2.
+func (b *behind) readProxy(conn net.Conn) error {
+	head := make([]byte, 16)
+	if _, err := io.ReadFull(conn, head); err != nil {
+		return err
+	}
+	if !bytes.Equal(head[:12], []byte("\r\n\r\n\x00\r\nQUIT\n")) {
+		return errors.New("no PROXY header")
+	}
+	rest := make([]byte, int(head[14])<<8|int(head[15]))
+	if _, err := io.ReadFull(conn, rest); err != nil {
+		return err
+	}
+	if head[12] == 0x21 && len(rest) >= 12 {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.proxied = append(b.proxied, net.IP(rest[:4]).String())
+	}
+	return nil
+}
+
+func certificate(t testing.TB, name string) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// answered is the name of what answers at addr for an SNI; "" where the connection is closed instead.
+func answeredBy(t testing.TB, addr, sni string) string {
+	t.Helper()
+	conn, name, err := open(addr, sni, nil)
+	if err != nil {
+		return ""
+	}
+	conn.Close()
+	return name
+}
+
+// open makes a connection; through, if given, wraps what carries it.
+func open(addr, sni string, through func(net.Conn) net.Conn) (*tls.Conn, string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, "", err
+	}
+	var carrier net.Conn = raw
+	if through != nil {
+		carrier = through(raw)
+	}
+	name := ""
+	conn := tls.Client(carrier, &tls.Config{ServerName: sni, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+		name = s.PeerCertificates[0].Subject.CommonName
+		return nil
+	}})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, "", err
+	}
+	return conn, name, nil
+}
+
+// want waits until an SNI leads where it should; "" is nowhere.
+func want(t testing.TB, addr, sni, name string) {
+	t.Helper()
+	got := ""
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if got = answeredBy(t, addr, sni); got == name {
+			return
+		}
+	}
+	t.Fatalf("%s leads to %q, want %q", sni, got, name)
+}
+
+// check has HAProxy read a configuration.
+func checkHAProxy(t testing.TB, text string) error {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "haproxy", "-c", "-f", file).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// runHAProxy runs HAProxy with a configuration until the test ends.
+func runHAProxy(t testing.TB, text, addr string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("haproxy", "-db", "-f", file)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { cmd.Process.Kill(); <-ended })
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("HAProxy ended: %v\n%s\n%s", err, &said, text)
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatalf("HAProxy does not listen: %v", err)
+		}
+	}
+}
+
+// written gives the text that a layout becomes on an empty plane, its map in a file.
+func textOf(t testing.TB, s Settings, routes []edge.Route) string {
+	t.Helper()
+	s, err := s.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := plan(s, routes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := ""
+	if l.mode == modeMap {
+		path = filepath.Join(shortDir(t), l.mapName)
+		if err := os.WriteFile(path, []byte(l.mapText), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sections, err := l.all(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return merge("global\n    maxconn 500\n", sections)
+}
+
+// shortDir has a name short enough for sockets in it, and with nothing that would have to be quoted.
+func shortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "dp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func logger(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
