@@ -245,9 +245,14 @@ func (c *session) read(ctx context.Context) (*snapshot, error) {
 	return newSnapshot(version, *raw.Data), nil
 }
 
-func (c *session) postRaw(ctx context.Context, version int64, text string) (reload string, newVersion int64, err error) {
+// postRaw replaces the whole configuration; quietly is without a reload.
+func (c *session) postRaw(ctx context.Context, version int64, text string, quietly bool) (reload string, newVersion int64, err error) {
+	query := versionQuery(version)
+	if quietly {
+		query.Set("skip_reload", "true")
+	}
 	got, err := c.do(ctx, call{
-		method: http.MethodPost, path: "/configuration/raw", query: versionQuery(version),
+		method: http.MethodPost, path: "/configuration/raw", query: query,
 		kind: textPlain, body: []byte(text), limit: textAnswer, timeout: writeTimeout,
 	})
 	if err != nil {

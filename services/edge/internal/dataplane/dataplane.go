@@ -220,33 +220,30 @@ func (c *Client) settled(now *snapshot, asked string) bool {
 // change brings the configuration to sections in the way that disturbs least, and gives the reload that it causes, if any, and the
 // new version.
 func (c *session) change(ctx context.Context, was *snapshot, want *layout, sections []section, todo *changes) (string, int64, error) {
-	if todo.readdressed() {
+	if !was.apart && todo.readdressed() {
 		return c.readdress(ctx, was.version, want, todo)
 	}
-	if want.mode == modeRules && todo.small() {
+	if !was.apart && want.mode == modeRules && todo.small() {
 		reload, version, err := c.transact(ctx, was, want, todo)
 		if !tooMany(err) {
 			return reload, version, err
 		}
 	}
-	return c.postRaw(ctx, was.version, merge(was.text, sections))
+	return c.postRaw(ctx, was.version, merge(was.text, sections), false)
 }
 
-// putBack undoes our change after a reload that failed, where the API has not done so: the next reload, for whatever reason, would
-// fail again. What others wrote meanwhile stays.
+// putBack undoes our change after a reload that failed, where the API has not done so, in its file and in its mind: the next reload, for
+// whatever reason, would fail again. What others wrote meanwhile stays. HAProxy still runs with what was before.
 func (c *session) putBack(ctx context.Context, was *snapshot) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
 	defer cancel()
 	for attempt := 1; attempt <= maxAttempts; attempt++ {
 		now, err := c.read(ctx)
-		if err == nil && now.digest() == was.digest() {
+		if err == nil && !now.apart && now.digest() == was.digest() {
 			return
 		}
 		if err == nil {
-			var reload string
-			if reload, _, err = c.postRaw(ctx, now.version, merge(now.text, was.sections())); err == nil && reload != "" {
-				err = c.follow(ctx, reload)
-			}
+			_, _, err = c.postRaw(ctx, now.version, merge(now.text, was.sections()), true)
 		}
 		if err == nil {
 			return

@@ -2,8 +2,6 @@ package dataplane
 
 import (
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -287,17 +285,6 @@ func TestEveryLayoutIsOneThatHAProxyTakes(t *testing.T) {
 func FuzzMerge(f *testing.F) {
 	for _, text := range theirs {
 		f.Add(text, "a.example.com", idOf("a"))
-	}
-	files, err := filepath.Glob("testdata/*.cfg")
-	if err != nil {
-		f.Fatal(err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(string(text), "a.example.com", idOf("a"))
 	}
 	f.Add("frontend kubebyon\n.endif\n  acl x\nuse_backend a\n#\n", "a.example.com\n", "cl_")
 	f.Add(" \"frontend\" kubebyon\n\\\n'", "-a.example", "console")

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kubebyon/kubebyon/services/edge/internal/edge"
@@ -20,6 +21,9 @@ type snapshot struct {
 	order   []string         // their keys
 	rules   []presentRule    // the frontend's use_backend lines
 	mapPath string           // of the map rule
+	// apart tells that the API has another version in mind than the text has: after a failed reload it restores the file and goes on
+	// editing what failed. Only a whole text brings both together again.
+	apart bool
 }
 
 type presentRule struct {
@@ -28,7 +32,7 @@ type presentRule struct {
 }
 
 func newSnapshot(version int64, text string) *snapshot {
-	s := &snapshot{version: version, text: text, parts: map[string]*part{}}
+	s := &snapshot{version: version, text: text, parts: map[string]*part{}, apart: versionIn(text) != version}
 	parts := split(text)
 	for i := range parts {
 		p := &parts[i]
@@ -58,6 +62,18 @@ func newSnapshot(version int64, text string) *snapshot {
 		}
 	}
 	return s
+}
+
+// versionIn is what the comments at the top of the text say, 1 where they say nothing.
+func versionIn(text string) int64 {
+	for line := range strings.Lines(text[:metadata(text)]) {
+		if value, ok := strings.CutPrefix(line, "# _version="); ok {
+			if n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64); err == nil {
+				return n
+			}
+		}
+	}
+	return 1
 }
 
 func mapNameOf(file string) string {
