@@ -29,6 +29,7 @@ backend page_of_theirs
 
 // contract is what every plane has to hold. fresh gives one without anything of ours.
 func contract(t *testing.T, fresh func(testing.TB) plane) {
+	t.Helper()
 	a, b, c := serve(t, "a", false), serve(t, "b", false), serve(t, "c", false)
 	toA, toB, toC := routeTo("a", "a.example.com", a.AddrPort), routeTo("b", "b.example.com", b.AddrPort), routeTo("c", "c.example.com", c.AddrPort)
 
@@ -400,18 +401,18 @@ func contract(t *testing.T, fresh func(testing.TB) plane) {
 }
 
 // addBackendOf adds a backend as somebody else, at whatever version there is.
-func addBackendOf(t testing.TB, s *session, name string) {
-	t.Helper()
+func addBackendOf(tb testing.TB, s *session, name string) {
+	tb.Helper()
 	for attempt := 1; ; attempt++ {
-		now, err := s.read(t.Context())
+		now, err := s.read(tb.Context())
 		if err == nil {
-			err = s.post(t.Context(), "/configuration/backends", versionQuery(now.version), &models.Backend{Name: name, From: edgeDefaults})
+			err = s.post(tb.Context(), "/configuration/backends", versionQuery(now.version), &models.Backend{Name: name, From: edgeDefaults})
 		}
 		if err == nil {
 			return
 		}
 		if !mends(err) || attempt > 50 {
-			t.Errorf("somebody else's change: %v", err)
+			tb.Errorf("somebody else's change: %v", err)
 			return
 		}
 	}
@@ -434,6 +435,7 @@ func (m meddle) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // storm is ten writers who add a backend each, and another, while we add a route.
 func storm(t *testing.T, p plane, toA, toB edge.Route) {
+	t.Helper()
 	c := p.client(t)
 	apply(t, c, true, true, toA)
 	var all sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -38,6 +39,7 @@ func inBothModes(t *testing.T, s Settings, test func(t *testing.T, addr string))
 func TestNamesLeadWhereTheyShould(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, Settings{}, func(t *testing.T, addr string) {
+		t.Helper()
 		for sni, name := range map[string]string{
 			"a.example.com": "a", "b.example.com": "b",
 			"A.Example.COM": "a", // names know no case
@@ -72,6 +74,7 @@ func TestWhatIsNoNameOfOursIsRejectedAtOnce(t *testing.T) {
 		"an alert":       {21, 3, 3, 0, 2, 2, 40},
 	}
 	inBothModes(t, Settings{}, func(t *testing.T, addr string) {
+		t.Helper()
 		for what, bytes := range cases {
 			if err := closedAtOnce(addr, bytes); err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -134,8 +137,8 @@ func closedAtOnce(addr string, send []byte) error {
 }
 
 // helloOf is what a client with post-quantum key exchange begins with; it is longer than one segment on most networks.
-func helloOf(t testing.TB, sni string) []byte {
-	t.Helper()
+func helloOf(tb testing.TB, sni string) []byte {
+	tb.Helper()
 	here, there := net.Pipe()
 	defer here.Close()
 	go func() {
@@ -145,15 +148,15 @@ func helloOf(t testing.TB, sni string) []byte {
 	}()
 	head := make([]byte, 5)
 	if _, err := io.ReadFull(here, head); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	rest := make([]byte, int(head[3])<<8|int(head[4]))
 	if _, err := io.ReadFull(here, rest); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	hello := append(head, rest...)
+	hello := slices.Concat(head, rest)
 	if len(hello) < 1300 {
-		t.Fatalf("a hello of %d bytes is not post-quantum", len(hello))
+		tb.Fatalf("a hello of %d bytes is not post-quantum", len(hello))
 	}
 	return hello
 }
@@ -218,6 +221,7 @@ func TestAHelloInManySegmentsIsRouted(t *testing.T) {
 		{"slowly, over two seconds", every(len(hello)/4 + 1), 500 * time.Millisecond},
 	}
 	inBothModes(t, Settings{}, func(t *testing.T, addr string) {
+		t.Helper()
 		for _, way := range ways {
 			t.Run(way.name, func(t *testing.T) {
 				t.Parallel()
@@ -238,6 +242,7 @@ func TestAClientThatSaysNothingIsLetGo(t *testing.T) {
 	t.Parallel()
 	hello := helloOf(t, "a.example.com")
 	inBothModes(t, Settings{}, func(t *testing.T, addr string) {
+		t.Helper()
 		for name, part := range map[string][]byte{"nothing": nil, "half a hello": hello[:len(hello)/2]} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -260,6 +265,7 @@ func TestAClientThatSaysNothingIsLetGo(t *testing.T) {
 func TestOneRouteCannotTakeEverything(t *testing.T) {
 	t.Parallel()
 	inBothModes(t, Settings{NameConns: 3, NameRate: -1}, func(t *testing.T, addr string) {
+		t.Helper()
 		for i := range 3 {
 			conn, name, err := open(addr, "a.example.com", nil)
 			if err != nil || name != "a" {

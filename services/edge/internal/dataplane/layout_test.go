@@ -148,19 +148,19 @@ ring g
 `,
 }
 
-func merged(t testing.TB, text string, above int, routes ...edge.Route) string {
-	t.Helper()
+func merged(tb testing.TB, text string, above int, routes ...edge.Route) string {
+	tb.Helper()
 	s, err := Settings{Bind: []string{"127.0.0.1:3"}, MapAbove: above}.withDefaults()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	l, err := plan(s, routes)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	sections, err := l.all("/tmp/kubebyon_0.map")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return merge(text, sections)
 }

@@ -27,131 +27,134 @@ type plane struct {
 }
 
 // client is one of ours on the plane.
-func (p plane) client(t testing.TB, edit ...func(*Options)) *Client {
-	t.Helper()
-	opts := Options{URL: p.url, Transport: p.transport, Log: logger(t), Settings: Settings{Bind: []string{p.bind.String()}, MapAbove: 1000}}
+func (p plane) client(tb testing.TB, edit ...func(*Options)) *Client {
+	tb.Helper()
+	opts := Options{URL: p.url, Transport: p.transport, Log: logger(tb), Settings: Settings{Bind: []string{p.bind.String()}, MapAbove: 1000}}
 	for _, e := range edit {
 		e(&opts)
 	}
 	c, err := New(opts)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }
 
 // other is somebody else who uses the API.
-func (p plane) other(t testing.TB) *session {
-	t.Helper()
-	s, err := p.client(t).session(t.Context())
+func (p plane) other(tb testing.TB) *session {
+	tb.Helper()
+	s, err := p.client(tb).session(context.WithoutCancel(tb.Context())) // also in a Cleanup
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return s
 }
 
 // edit changes the whole text, as somebody else would, and waits until HAProxy runs with it.
-func (p plane) edit(t testing.TB, change func(text string) string) {
-	t.Helper()
-	s := p.other(t)
+func (p plane) edit(tb testing.TB, change func(text string) string) {
+	tb.Helper()
+	s, ctx := p.other(tb), context.WithoutCancel(tb.Context())
 	for attempt := 1; ; attempt++ {
-		now, err := s.read(t.Context())
+		now, err := s.read(ctx)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		reload, _, err := s.postRaw(t.Context(), now.version, change(now.text), false)
+		reload, _, err := s.postRaw(ctx, now.version, change(now.text), false)
 		if err == nil && reload != "" {
-			err = s.follow(t.Context(), reload)
+			err = s.follow(ctx, reload)
 		}
 		if err == nil {
 			return
 		}
 		if !mends(err) || attempt > 20 {
-			t.Fatalf("%v\n%s", err, change(now.text))
+			tb.Fatalf("%v\n%s", err, change(now.text))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-func (p plane) text(t testing.TB) string {
-	t.Helper()
-	now, err := p.other(t).read(t.Context())
+func (p plane) text(tb testing.TB) string {
+	tb.Helper()
+	now, err := p.other(tb).read(tb.Context())
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return now.text
 }
 
 // apply applies and holds what it did.
-func apply(t testing.TB, c *Client, changed, reloaded bool, routes ...edge.Route) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+func apply(tb testing.TB, c *Client, changed, reloaded bool, routes ...edge.Route) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 2*patience)
 	defer cancel()
 	got, err := c.Apply(ctx, routes)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if got.Changed != changed || got.Reloaded != reloaded {
-		t.Fatalf("applied: %+v, want changed %t, reloaded %t", got, changed, reloaded)
+		tb.Fatalf("applied: %+v, want changed %tb, reloaded %t", got, changed, reloaded)
 	}
 }
 
 // fails applies and holds the fault.
-func fails(t testing.TB, c *Client, code string, routes ...edge.Route) *fault.Error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+func fails(tb testing.TB, c *Client, code string, routes ...edge.Route) *fault.Error {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 2*patience)
 	defer cancel()
 	_, err := c.Apply(ctx, routes)
 	if err == nil {
-		t.Fatalf("it was applied; want %s", code)
+		tb.Fatalf("it was applied; want %s", code)
 	}
 	got := fault.From(err)
 	if got.Code != code || got.Kind != fault.Unavailable {
-		t.Fatalf("fault %s %s, want %s: %v", got.Kind, got.Code, code, err)
+		tb.Fatalf("fault %s %s, want %s: %v", got.Kind, got.Code, code, err)
 	}
 	if got.Action == "" || strings.ContainsAny(got.Message, "\n\r") || len(got.Message) > 600 {
-		t.Fatalf("not for people to read: %+v", got)
+		tb.Fatalf("not for people to read: %+v", got)
 	}
 	return got
 }
 
-func embedded(t testing.TB) plane {
-	t.Helper()
-	return plane{url: "http://embedded", transport: InProcess(startEmbedded(t, "")), bind: freePort(t)}
+func embedded(tb testing.TB) plane {
+	tb.Helper()
+	return plane{url: "http://embedded", transport: InProcess(startEmbedded(tb, "")), bind: freePort(tb)}
 }
 
-func startEmbedded(t testing.TB, binary string) http.Handler {
-	t.Helper()
+func startEmbedded(tb testing.TB, binary string) http.Handler {
+	tb.Helper()
 	p, err := haproxy.New(haproxy.Options{
-		Dir: shortDir(t), Binary: binary, Grace: 100 * time.Millisecond,
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Dir: shortDir(tb), Binary: binary, Grace: 100 * time.Millisecond,
+		Log: slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the embedded plane: %v", err)
+			tb.Errorf("the embedded plane: %v", err)
 		}
 	})
 	return p.Handler()
 }
 
-// external is the Data Plane API that the environment names. Each test begins with the configuration that it had at first.
-func external(t testing.TB) func(t testing.TB) plane {
-	t.Helper()
+// external is the Data Plane API that the environment names. Each test begins, and all end, with the configuration that it had at first.
+func external(tb testing.TB) func(tb testing.TB) plane {
+	tb.Helper()
+	tb.Helper()
 	bind, err := netip.ParseAddrPort(os.Getenv("KUBEBYON_TEST_DATAPLANE_BIND"))
 	if err != nil {
-		t.Fatalf("KUBEBYON_TEST_DATAPLANE_BIND: %v", err)
+		tb.Fatalf("KUBEBYON_TEST_DATAPLANE_BIND: %v", err)
 	}
 	p := plane{url: os.Getenv("KUBEBYON_TEST_DATAPLANE_URL"), bind: bind}
-	base := merge(p.text(t), nil)
-	return func(t testing.TB) plane {
-		p.edit(t, func(string) string { return base })
+	base := merge(p.text(tb), nil)
+	tb.Cleanup(func() { p.edit(tb, func(string) string { return base }) })
+	return func(tb testing.TB) plane {
+		tb.Helper()
+		p.edit(tb, func(string) string { return base })
 		return p
 	}
 }
@@ -161,8 +164,9 @@ func TestPlanes(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) { t.Parallel(); contract(t, embedded) })
 	t.Run("v3", func(t *testing.T) {
 		t.Parallel()
-		contract(t, func(t testing.TB) plane {
-			p := embedded(t)
+		contract(t, func(tb testing.TB) plane {
+			tb.Helper()
+			p := embedded(tb)
 			p.transport = InProcess(asV3{p.transport})
 			return p
 		})

@@ -38,11 +38,11 @@ func routeTo(name, domain string, targets ...netip.AddrPort) edge.Route {
 }
 
 // freePort is one that nobody listens on.
-func freePort(t testing.TB) netip.AddrPort {
-	t.Helper()
+func freePort(tb testing.TB) netip.AddrPort {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).AddrPort()
@@ -56,14 +56,14 @@ type behind struct {
 	proxied []string // what the PROXY protocol said, where it is spoken
 }
 
-func serve(t testing.TB, name string, proxyProtocol bool) *behind {
-	t.Helper()
+func serve(tb testing.TB, name string, proxyProtocol bool) *behind {
+	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	b := &behind{AddrPort: l.Addr().(*net.TCPAddr).AddrPort(), name: name}
-	config := &tls.Config{Certificates: []tls.Certificate{certificate(t, name)}}
+	config := &tls.Config{Certificates: []tls.Certificate{certificate(tb, name)}}
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -84,7 +84,7 @@ func serve(t testing.TB, name string, proxyProtocol bool) *behind {
 			})
 		}
 	})
-	t.Cleanup(func() { l.Close(); all.Wait() })
+	tb.Cleanup(func() { l.Close(); all.Wait() })
 	return b
 }
 
@@ -109,11 +109,11 @@ func (b *behind) readProxy(conn net.Conn) error {
 	return nil
 }
 
-func certificate(t testing.TB, name string) tls.Certificate {
-	t.Helper()
+func certificate(tb testing.TB, name string) tls.Certificate {
+	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
@@ -121,14 +121,14 @@ func certificate(t testing.TB, name string) tls.Certificate {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // answered is the name of what answers at addr for an SNI; "" where the connection is closed instead.
-func answeredBy(t testing.TB, addr, sni string) string {
-	t.Helper()
+func answeredBy(tb testing.TB, addr, sni string) string {
+	tb.Helper()
 	conn, name, err := open(addr, sni, nil)
 	if err != nil {
 		return ""
@@ -145,12 +145,11 @@ func open(addr, sni string, through func(net.Conn) net.Conn) (*tls.Conn, string,
 	if err != nil {
 		return nil, "", err
 	}
-	var carrier net.Conn = raw
-	if through != nil {
-		carrier = through(raw)
+	if through == nil {
+		through = func(c net.Conn) net.Conn { return c }
 	}
 	name := ""
-	conn := tls.Client(carrier, &tls.Config{ServerName: sni, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
+	conn := tls.Client(through(raw), &tls.Config{ServerName: sni, InsecureSkipVerify: true, VerifyConnection: func(s tls.ConnectionState) error {
 		name = s.PeerCertificates[0].Subject.CommonName
 		return nil
 	}})
@@ -162,46 +161,46 @@ func open(addr, sni string, through func(net.Conn) net.Conn) (*tls.Conn, string,
 }
 
 // want waits until an SNI leads where it should; "" is nowhere.
-func want(t testing.TB, addr, sni, name string) {
-	t.Helper()
+func want(tb testing.TB, addr, sni, name string) {
+	tb.Helper()
 	got := ""
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if got = answeredBy(t, addr, sni); got == name {
+		if got = answeredBy(tb, addr, sni); got == name {
 			return
 		}
 	}
-	t.Fatalf("%s leads to %q, want %q", sni, got, name)
+	tb.Fatalf("%s leads to %q, want %q", sni, got, name)
 }
 
 // check has HAProxy read a configuration.
-func checkHAProxy(t testing.TB, text string) error {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+func checkHAProxy(tb testing.TB, text string) error {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "haproxy", "-c", "-f", file).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(tb.Context(), "haproxy", "-c", "-f", file).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
 }
 
 // runHAProxy runs HAProxy with a configuration until the test ends.
-func runHAProxy(t testing.TB, text, addr string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+func runHAProxy(tb testing.TB, text, addr string) {
+	tb.Helper()
+	file := filepath.Join(tb.TempDir(), "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cmd := exec.Command("haproxy", "-db", "-f", file)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { cmd.Process.Kill(); <-ended })
+	tb.Cleanup(func() { cmd.Process.Kill(); <-ended })
 	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -211,51 +210,52 @@ func runHAProxy(t testing.TB, text, addr string) {
 		select {
 		case err := <-ended:
 			ended <- err
-			t.Fatalf("HAProxy ended: %v\n%s\n%s", err, &said, text)
+			tb.Fatalf("HAProxy ended: %v\n%s\n%s", err, &said, text)
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatalf("HAProxy does not listen: %v", err)
+			tb.Fatalf("HAProxy does not listen: %v", err)
 		}
 	}
 }
 
 // written gives the text that a layout becomes on an empty plane, its map in a file.
-func textOf(t testing.TB, s Settings, routes []edge.Route) string {
-	t.Helper()
+func textOf(tb testing.TB, s Settings, routes []edge.Route) string {
+	tb.Helper()
 	s, err := s.withDefaults()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	l, err := plan(s, routes)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	path := ""
 	if l.mode == modeMap {
-		path = filepath.Join(shortDir(t), l.mapName)
+		path = filepath.Join(shortDir(tb), l.mapName)
 		if err := os.WriteFile(path, []byte(l.mapText), 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	sections, err := l.all(path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return merge("global\n    maxconn 500\n", sections)
 }
 
 // shortDir has a name short enough for sockets in it, and with nothing that would have to be quoted.
-func shortDir(t testing.TB) string {
-	t.Helper()
+func shortDir(tb testing.TB) string {
+	tb.Helper()
 	dir, err := os.MkdirTemp("", "dp")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	tb.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
 
-func logger(t testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+func logger(tb testing.TB) *slog.Logger {
+	tb.Helper()
+	return slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
