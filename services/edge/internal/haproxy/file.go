@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // file is the configuration on disk and its version. Whoever changes the file otherwise does so without our version: it is noticed by
@@ -78,6 +80,33 @@ func (f *file) write(text string, version int64, loaded string) error {
 	}
 	f.text, f.version = text, version
 	return f.remember(loaded)
+}
+
+// replace is write where the file must still be what was last read of it: what somebody saves at this very moment is put back,
+// and replaced is false.
+func (f *file) replace(text string, version int64, loaded string) (replaced bool, err error) {
+	text = withVersion(text, version)
+	next := f.path + ".next"
+	defer func() { _ = os.Remove(next) }()
+	if err := writeFile(next, []byte(text)); err != nil {
+		return false, fmt.Errorf("write the HAProxy configuration: %w", err)
+	}
+	exchange := func() error { return unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, f.path, unix.RENAME_EXCHANGE) }
+	if err := exchange(); err != nil {
+		// Not every file system can; one reading more is all that is left then.
+		if raw, err := os.ReadFile(f.path); err != nil || string(raw) != f.text {
+			return false, nil // sync finds it out
+		}
+		return true, f.write(text, version, loaded)
+	}
+	if was, err := os.ReadFile(next); err != nil || string(was) != f.text {
+		if err := errors.Join(err, exchange()); err != nil {
+			return false, fmt.Errorf("put a configuration back that was saved meanwhile: %w", err)
+		}
+		return false, nil
+	}
+	f.text, f.version = text, version
+	return true, f.remember(loaded)
 }
 
 func (f *file) remember(loaded string) error {

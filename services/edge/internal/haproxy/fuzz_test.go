@@ -1,9 +1,37 @@
 package haproxy
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+func TestReplaceKeepsWhatWasSavedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	f := file{path: filepath.Join(dir, "haproxy.cfg"), state: filepath.Join(dir, "state")}
+	if _, err := f.open("global\n"); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := f.replace("global # ours\n", 2, ""); err != nil || !done {
+		t.Fatalf("%v %v", done, err)
+	}
+	if err := os.WriteFile(f.path, []byte("theirs\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := f.replace("global # again\n", 3, ""); err != nil || done {
+		t.Fatalf("%v %v", done, err)
+	}
+	if text, err := os.ReadFile(f.path); err != nil || string(text) != "theirs\n" {
+		t.Fatalf("%q %v", text, err)
+	}
+	if changed, err := f.sync(""); err != nil || !changed || f.version != 3 || f.text != "theirs\n" {
+		t.Fatalf("%v %v %+v", changed, err, f)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*.next")); len(left) != 0 {
+		t.Fatalf("%v", left)
+	}
+}
 
 const procsOf26 = `#<PID>          <type>          <reloads>       <uptime>        <version>      
 2970            master          2 [failed: 1]   0d00h00m04s     2.6.12-1+deb12u4

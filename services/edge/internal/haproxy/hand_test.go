@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // edit is an operator with vi: it changes the file as it is, and leaves our version in it.
@@ -97,7 +99,7 @@ func TestAHandEditThatHAProxyDoesNotTakeIsKeptAndReported(t *testing.T) {
 		t.Fatalf("%+v", now)
 	}
 	got := p.want(400, "POST", fmt.Sprintf("/configuration/raw?version=%d", now.Version), now.Data+"backend ours from d\n")
-	if says := message(t, got.body, 400); !strings.Contains(says, "unknown keyword 'such'") || !strings.Contains(says, filepath.Join(p.dir, "haproxy.cfg")) {
+	if says := message(t, got.body, 400); !strings.Contains(says, "haproxy.cfg:21]") || !strings.Contains(says, filepath.Join(p.dir, "haproxy.cfg")) {
 		t.Fatal(says)
 	}
 	p.want(400, "POST", fmt.Sprintf("/configuration/backends?version=%d", now.Version), `{"name":"typed","mode":"tcp","from":"d"}`)
@@ -153,5 +155,83 @@ func TestALostFileIsWrittenAgain(t *testing.T) {
 	}
 	if got := p.raw(); got != was {
 		t.Fatalf("%+v", got)
+	}
+}
+
+// An editor that saves while HAProxy checks what a client wants to write.
+func TestASaveDuringACheckIsKept(t *testing.T) {
+	program, err := exec.LookPath("haproxy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := shortDir(t)
+	wrapper := filepath.Join(dir, "wrapper")
+	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" != -c ] || echo '# saved' >>%s/haproxy.cfg\nexec %s \"$@\"\n", dir, program)
+	if err := os.WriteFile(wrapper, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	p := run(t, dir, wrapper)
+	base := p.raw()
+	p.want(409, "POST", "/configuration/raw?version=1", front(base.Data, freePort(t), backend(t)))
+	if got := p.raw(); got.Version != 2 || got.Data != base.Data+"# saved\n" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// Everything that somebody saves stays, however often clients write at the same time.
+func TestSavesUnderWritesAreKept(t *testing.T) {
+	p := run(t, shortDir(t), "")
+	p.raw()
+	path := filepath.Join(p.dir, "haproxy.cfg")
+	stop, saved := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { saved <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			temporary := path + "~"
+			err = os.WriteFile(temporary, append(text, fmt.Sprintf("# saved %d.\n", n)...), 0o600)
+			if err == nil {
+				err = os.Rename(temporary, path)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			n++
+			time.Sleep(time.Duration(n%11) * 15 * time.Millisecond)
+		}
+	}()
+	written := 0
+	for i := 0; written < 5 && i < 100; i++ {
+		now := p.raw()
+		got := p.call("POST", fmt.Sprintf("%s/configuration/raw?skip_reload=true&version=%d", services, now.Version), "text/plain", now.Data+fmt.Sprintf("# ours %d.\n", i))
+		switch got.status {
+		case 201:
+			written++
+		case 409:
+		default:
+			t.Fatalf("%+v", got)
+		}
+	}
+	close(stop)
+	n := <-saved
+	text := p.raw().Data
+	for i := range n {
+		if !strings.Contains(text, fmt.Sprintf("# saved %d.\n", i)) {
+			t.Fatalf("save %d of %d is lost", i, n)
+		}
+	}
+	if n == 0 {
+		t.Fatal("nothing was saved")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,10 +196,19 @@ func (p *Plane) sync() error {
 // program is the path of HAProxy.
 func (p *Plane) program() (string, error) {
 	path, err := exec.LookPath(p.binary)
-	if err != nil {
-		return "", &MissingError{Binary: p.binary, cause: err}
+	if err == nil {
+		return filepath.Abs(path)
 	}
-	return filepath.Abs(path)
+	// Debian has it where an ordinary user's PATH does not lead.
+	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin"} {
+		if strings.Contains(p.binary, "/") {
+			break
+		}
+		if path, err := exec.LookPath(filepath.Join(dir, p.binary)); err == nil {
+			return path, nil
+		}
+	}
+	return "", &MissingError{Binary: p.binary, cause: err}
 }
 
 // MissingError says that there is no HAProxy on this machine.

@@ -97,7 +97,9 @@ func (p *Plane) start(ctx context.Context, source string) error {
 	exited := make(chan struct{})
 	go func() { defer close(exited); _ = cmd.Wait() }() // ends with the process; nothing is lost where we end first
 	m := &master{pid: cmd.Process.Pid, process: cmd.Process, exited: exited, source: source}
-	err = p.await(ctx, m, func(now procs) (bool, error) { return now.master.pid == m.pid && len(now.workers) > 0, nil })
+	err = p.await(ctx, m, func(now procs) (bool, error) {
+		return now.master.pid == m.pid && len(now.workers) > 0 && p.answers(ctx, now.workers[0].pid), nil
+	})
 	if err != nil {
 		_ = m.process.Kill()
 		<-exited
@@ -166,6 +168,17 @@ func (p *Plane) reload(ctx context.Context) error {
 	return err
 }
 
+// answers tells whether a worker is through with its start: from HAProxy 3.1 on it is a process before it has read its
+// configuration and opened its ports.
+func (p *Plane) answers(ctx context.Context, pid int) bool {
+	text, err := p.ask(ctx, masterSocket, fmt.Sprintf("@!%d show info typed", pid))
+	if err != nil {
+		return false
+	}
+	_, err = p.columns.info(text)
+	return err == nil
+}
+
 // signal has the master read its file again, and waits for the end of that.
 func (p *Plane) signal(ctx context.Context) error {
 	answer, err := p.ask(ctx, masterSocket, "show proc")
@@ -184,6 +197,7 @@ func (p *Plane) signal(ctx context.Context) error {
 	for _, w := range before.workers {
 		known[w.pid] = true
 	}
+	fresh := 0
 	err = p.await(ctx, p.master, func(now procs) (bool, error) {
 		if now.master.reloads == before.master.reloads && now.master.failed == before.master.failed {
 			return false, nil // it has not begun
@@ -193,8 +207,12 @@ func (p *Plane) signal(ctx context.Context) error {
 		}
 		for _, w := range now.workers {
 			if !w.old && !known[w.pid] {
-				return true, nil
+				fresh = w.pid
+				return p.answers(ctx, w.pid), nil
 			}
+		}
+		if fresh != 0 {
+			return false, &LoadError{Words: "HAProxy's new worker ended"}
 		}
 		return false, nil
 	})

@@ -222,6 +222,7 @@ func embedding(t *testing.T, dir, text string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), embedded+"="+dir)
 	cmd.Stdin, cmd.Stderr = strings.NewReader(text), t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -255,7 +256,7 @@ func TestTheNextProcessTakesOver(t *testing.T) {
 		live = append(live, dialTLS(t, port))
 	}
 	pids := processes(t, dir)
-	kill(t, first.Process.Pid)
+	kill(t, -first.Process.Pid) // with all that is in its group
 	_ = first.Wait()
 	for n, conn := range live {
 		if err := echo(conn); err != nil {

@@ -171,8 +171,11 @@ func (p *Plane) restore() error {
 	if p.undo == nil {
 		return nil
 	}
-	err := p.file.write(*p.undo, p.file.version+1, p.loaded)
+	done, err := p.file.replace(*p.undo, p.file.version+1, p.loaded)
 	p.undo = nil
+	if err == nil && !done {
+		err = p.sync() // saved at this very moment: it stays
+	}
 	p.version.Store(p.file.version)
 	return err
 }
@@ -203,17 +206,17 @@ func (p *Plane) install(ctx context.Context, text string) error {
 	if err := p.validate(ctx, withVersion(text, next)); err != nil {
 		return err
 	}
-	// An editor may have saved while HAProxy was reading.
-	before := p.file.version
-	if err := p.sync(); err != nil {
-		return err
-	}
-	if p.file.version != before {
-		return &conflict{has: p.file.version, given: before}
-	}
 	was := p.file.text
-	if err := p.file.write(text, next, p.loaded); err != nil {
+	done, err := p.file.replace(text, next, p.loaded)
+	if err != nil {
 		return err
+	}
+	if !done { // an editor has saved while HAProxy was reading
+		given := p.file.version
+		if err := p.sync(); err != nil {
+			return err
+		}
+		return &conflict{has: p.file.version, given: given}
 	}
 	if p.undo == nil {
 		p.undo = &was
