@@ -72,6 +72,10 @@ func (c *client) cluster(ctx context.Context, id string) (clusterv1.Cluster, err
 	return answer.Cluster, err
 }
 
+func (c *client) updateCluster(ctx context.Context, id string, change map[string]any) error {
+	return c.Call(ctx, http.MethodPatch, "/api/console/clusters/"+id, change, nil)
+}
+
 func (c *client) deleteCluster(ctx context.Context, id string) error {
 	return c.Call(ctx, http.MethodDelete, "/api/console/clusters/"+id, nil, nil)
 }

@@ -145,6 +145,8 @@ func (s *stack) startAPI(ctx context.Context) error {
 			"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 			"KUBEBYON_ADMIN_PASSWORD_FILE=" + password,
 			"KUBEBYON_ENCRYPTION_KEY_FILE=" + key,
+			"KUBEBYON_HAPROXY_BIND_ADDR=" + net.JoinHostPort(s.layout.Net.Gateway().String(), "443"),
+			"KUBEBYON_HAPROXY_STATE_DIR=" + s.file("haproxy"),
 			// All of it comes from one address, and asks more often than a person does.
 			"KUBEBYON_API_RATE_LIMIT_PER_SECOND=10000", "KUBEBYON_API_RATE_LIMIT_BURST=100000",
 			"KUBEBYON_AUTH_RATE_LIMIT_BURST=1000", "KUBEBYON_JOIN_RATE_LIMIT_BURST=1000",
@@ -178,6 +180,7 @@ func (s *stack) down(ctx context.Context, forget bool) error {
 	if s.api != nil {
 		all = append(all, s.api.stop())
 	}
+	s.endHAProxy()
 	all = append(all, machine.Purge(ctx, s.layout.State))
 	if s.database != nil {
 		s.database.Remove()

@@ -28,7 +28,13 @@ func acceptance(ctx context.Context, s *stack, r *report) error {
 		cluster clusterv1.Cluster
 		token   tokenv1.CreateResponse
 		t       *tenant
+		logs    *follower
 	)
+	defer func() {
+		if logs != nil {
+			logs.stop()
+		}
+	}()
 	steps := []struct {
 		name, says string
 		limit      time.Duration
@@ -112,8 +118,33 @@ func acceptance(ctx context.Context, s *stack, r *report) error {
 			}
 			return t.kept(ctx, cluster.ID)
 		}},
+		{"published", "the cluster moves to a domain behind HAProxy, which a TLS handshake proves", 2 * time.Minute, func(ctx context.Context) error {
+			var err error
+			cluster, err = s.publish(ctx, c, cluster.ID)
+			return err
+		}},
+		{"through_haproxy", "kubectl get ns and curl -sk https://<domain>/version work through it", time.Minute, func(ctx context.Context) error {
+			return s.throughHAProxy(ctx, c, cluster.ID)
+		}},
+		{"join_by_domain", "a machine that knows the domain alone joins", 4 * time.Minute, func(ctx context.Context) error {
+			return s.joinByDomain(ctx, c, cluster.ID)
+		}},
+		{"logs_followed", "kubectl logs -f reads a Pod through HAProxy", 2 * time.Minute, func(ctx context.Context) error {
+			var err error
+			logs, err = s.follow(ctx, t, s.workers[0].Name)
+			return err
+		}},
 		{"killed_mid_install", "kubebyon-api is killed with -9 during an install; its restart finishes it", 5 * time.Minute, func(ctx context.Context) error {
 			return s.killMidInstall(ctx, c)
+		}},
+		{"logs_kept", "kubectl logs -f has not noticed", time.Minute, func(ctx context.Context) error {
+			return logs.still(ctx)
+		}},
+		{"edge_taken_up", "the edge serves the domain again", time.Minute, func(ctx context.Context) error {
+			if _, err := c.waitServing(ctx, cluster.ID); err != nil {
+				return err
+			}
+			return s.throughHAProxy(ctx, c, cluster.ID)
 		}},
 		{"kept", "the first tenant still has its data and its nodes", time.Minute, func(ctx context.Context) error {
 			if err := t.kept(ctx, cluster.ID); err != nil {

@@ -133,6 +133,7 @@ func (s *stack) settings() []string {
 		"KUBEBYON_ADMIN_EMAIL=" + adminEmail,
 		"KUBEBYON_ADMIN_PASSWORD_FILE=" + s.file("admin-password"),
 		"KUBEBYON_ENCRYPTION_KEY_FILE=" + s.file("encryption-key"),
+		"KUBEBYON_HAPROXY_STATE_DIR=" + s.file("haproxy"),
 	}, unhurried...)
 }
 

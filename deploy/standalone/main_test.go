@@ -31,6 +31,17 @@ func lookup(env map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 }
 
+// haproxyDir is a folder whose sockets have short paths.
+func haproxyDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kb-edge-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 func TestWrongVariableStopsTheStartWithOneLine(t *testing.T) {
 	kubeconfig := kubetest.Kubeconfig(t, kubetest.Shared(t))
 	good := map[string]string{
@@ -54,6 +65,11 @@ func TestWrongVariableStopsTheStartWithOneLine(t *testing.T) {
 		"KUBEBYON_PUBLIC_ACCESS_PROVIDER":         "nginx",
 		"KUBEBYON_HAPROXY_BIND_ADDR":              "443",
 		"KUBEBYON_HAPROXY_NODE_ADDRESS_TYPE":      "public",
+		"KUBEBYON_HAPROXY_STATE_DIR":              "/dev/null/haproxy",
+		"KUBEBYON_HAPROXY_MAP_ABOVE":              "0",
+		"KUBEBYON_HAPROXY_DATAPLANE_URL":          "http://admin:canary-password@127.0.0.1:5555",
+		"KUBEBYON_CONSOLE_DOMAIN":                 "10.0.0.1",
+		"KUBEBYON_CONSOLE_UPSTREAM":               "127.0.0.1:8443",
 		"KUBEBYON_LOG_FORMAT":                     "xml",
 	} {
 		t.Run(variable, func(t *testing.T) {
@@ -103,7 +119,7 @@ func TestLife(t *testing.T) {
 	go func() {
 		status <- Main(ctx, nil, lookup(map[string]string{
 			"KUBEBYON_HTTP_ADDR": addr, "KUBEBYON_DATABASE_DSN": database.DSN(), "KUBEBYON_KUBECONFIG_PATH": kubeconfig,
-			"KUBEBYON_CONTROL_PLANE": "upstream", "KUBEBYON_ADMIN_PASSWORD_FILE": password,
+			"KUBEBYON_CONTROL_PLANE": "upstream", "KUBEBYON_ADMIN_PASSWORD_FILE": password, "KUBEBYON_HAPROXY_STATE_DIR": haproxyDir(t),
 		}), &log)
 	}()
 

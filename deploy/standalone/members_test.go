@@ -38,6 +38,7 @@ func TestMembersOfACluster(t *testing.T) {
 		status <- Main(ctx, nil, lookup(map[string]string{
 			"KUBEBYON_HTTP_ADDR": strings.TrimPrefix(api, "http://"), "KUBEBYON_DATABASE_DSN": dsn, "KUBEBYON_CONTROL_PLANE": "upstream",
 			"KUBEBYON_KUBECONFIG_PATH": kubetest.Kubeconfig(t, kubetest.Shared(t)), "KUBEBYON_ADMIN_PASSWORD_FILE": password,
+			"KUBEBYON_HAPROXY_STATE_DIR": haproxyDir(t),
 		}), &log)
 	}()
 	t.Cleanup(func() {

@@ -204,7 +204,7 @@ func newHost(t *testing.T, more ...string) *host {
 	settings := append([]string{
 		"KUBEBYON_HTTP_ADDR=" + free(t), "KUBEBYON_DATABASE_DSN=" + pgtest.New(t), "KUBEBYON_KUBECONFIG_PATH=" + kubetest.Kubeconfig(t, kubetest.Shared(t)),
 		"KUBEBYON_CONTROL_PLANE=upstream", "KUBEBYON_ADMIN_EMAIL=admin@example.com", "KUBEBYON_ADMIN_PASSWORD_FILE=" + put("admin-password", "canary-admin-password"),
-		"KUBEBYON_ENCRYPTION_KEY_FILE=" + put("encryption-key", base64.StdEncoding.EncodeToString(key)+"\n"), "KUBEBYON_HAPROXY_BIND_ADDR=" + free(t),
+		"KUBEBYON_ENCRYPTION_KEY_FILE=" + put("encryption-key", base64.StdEncoding.EncodeToString(key)+"\n"), "KUBEBYON_HAPROXY_BIND_ADDR=" + free(t), "KUBEBYON_HAPROXY_STATE_DIR=" + haproxyDir(t),
 	}, more...)
 	put("kubebyon-api.env", strings.Join(settings, "\n")+"\n")
 	h.start()
@@ -219,7 +219,7 @@ func (h *host) own(tls string) map[string]string {
 		"api": "http://" + env["KUBEBYON_HTTP_ADDR"], "folder": h.folder}
 }
 
-// of are the runbook's blocks for one kind of certificate, without those that need the edge.
+// of are the runbook's blocks for one kind of certificate.
 func of(t *testing.T, kind string) []block {
 	t.Helper()
 	all := shellBlocks(t, consoleRunbook)
@@ -228,7 +228,7 @@ func of(t *testing.T, kind string) []block {
 			t.Errorf("the runbook has a block for %q", b.kind)
 		}
 	}
-	return slices.DeleteFunc(all, func(b block) bool { return b.kind != "" && b.kind != kind })
+	return slices.DeleteFunc(all, func(b block) bool { return b.kind != "" && b.kind != "edge" && b.kind != kind })
 }
 
 // expect fails unless the one block that has command says all of wants.
@@ -251,6 +251,8 @@ func (h *host) works(blocks []block, said map[int]string) {
 	h.t.Helper()
 	expect(h.t, blocks, said, "getent ahosts", `{"status":"ok"}`)
 	expect(h.t, blocks, said, `-fsS --connect-to "$domain:443:$tls" "https://$domain/healthz"`, `{"status":"ok"}`)
+	expect(h.t, blocks, said, "--retry", `{"status":"ok"}`)
+	expect(h.t, blocks, said, "/api/admin/edge", `"domain":"console.example.com","state":"serving"`)
 	expect(h.t, blocks, said, "%{http_version}", "DNS:console.example.com", "\n2\n")
 	expect(h.t, blocks, said, "other.example.com", "421\n")
 	expect(h.t, blocks, said, "/api/auth/login", `"email":"admin@example.com"`)
@@ -286,8 +288,8 @@ func TestConsoleRunbookWithFiles(t *testing.T) {
 
 // And with one from an ACME server.
 func TestConsoleRunbookWithACME(t *testing.T) {
-	tls := free(t)
-	_, port, _ := net.SplitHostPort(tls)
+	tls, public := free(t), free(t)
+	_, port, _ := net.SplitHostPort(public) // the challenge comes through the edge
 	number, err := net.LookupPort("tcp", port)
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +302,7 @@ func TestConsoleRunbookWithACME(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := newHost(t)
+	h := newHost(t, "KUBEBYON_HAPROXY_BIND_ADDR="+public)
 	blocks, values := of(t, "acme"), h.own(tls)
 	// As the text says for a server that is not Let's Encrypt.
 	for i, b := range blocks {

@@ -18,9 +18,11 @@ import (
 const (
 	// unheard is when an ACME server that did not answer is asked again, at first, and refused is when one that did not want to; both
 	// double up to mostWait. A server counts what it refuses, and refuses more to who asks too often.
-	unheard  = 5 * time.Second
-	refused  = 2 * time.Minute
-	mostWait = time.Hour
+	unheard = 5 * time.Second
+	refused = 2 * time.Minute
+	// refusedOnce is sooner: at a start the edge, through which the server looks for us, may be a moment behind.
+	refusedOnce = 5 * time.Second
+	mostWait    = time.Hour
 	// never is for the clocks of what is not used.
 	never = 100 * 365 * 24 * time.Hour
 )
@@ -141,7 +143,9 @@ func (a *ACME) take(ctx context.Context, cache *certmagic.Cache) {
 func again(wait time.Duration, err error) time.Duration {
 	first := unheard
 	if problem := (acme.Problem{}); errors.As(err, &problem) && problem.Status != 0 {
-		first = refused
+		if first = refused; wait == 0 {
+			return refusedOnce
+		}
 	}
 	return min(max(first, 2*wait), mostWait)
 }

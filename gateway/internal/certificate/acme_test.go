@@ -17,7 +17,7 @@ func TestAgain(t *testing.T) {
 		want []time.Duration
 	}{
 		{errors.New("connection refused"), []time.Duration{5 * time.Second, 10 * time.Second, 20 * time.Second, 40 * time.Second}},
-		{refusal, []time.Duration{2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour}},
+		{refusal, []time.Duration{5 * time.Second, 2 * time.Minute, 4 * time.Minute, 8 * time.Minute, 16 * time.Minute, 32 * time.Minute, time.Hour, time.Hour}},
 	} {
 		var wait time.Duration
 		for i, want := range c.want {

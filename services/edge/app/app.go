@@ -1,45 +1,48 @@
-// Package app composes the edge service, which will keep HAProxy's SNI backends. So far it only answers ping, as every
-// rpc.Server does; it must not touch HAProxy.
+// Package app composes the edge service: settings, NATS, the host cluster and HAProxy around the domain. It must hold no rule
+// about routes.
 package app
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
+	"k8s.io/client-go/kubernetes"
 
-	"github.com/kubebyon/kubebyon/pkg/config"
+	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/edgev1"
+	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
+	"github.com/kubebyon/kubebyon/pkg/tenant"
+	"github.com/kubebyon/kubebyon/services/edge/internal/dataplane"
+	"github.com/kubebyon/kubebyon/services/edge/internal/edge"
+	"github.com/kubebyon/kubebyon/services/edge/internal/haproxy"
+	"github.com/kubebyon/kubebyon/services/edge/internal/kube"
+	"github.com/kubebyon/kubebyon/services/edge/internal/probe"
 )
 
 const (
 	name = "edge"
 	// drain is how long calls under way may take to end at shutdown.
 	drain = 15 * time.Second
+	// turn is how soon a replica takes over from one that is gone.
+	turn = time.Second
 )
 
-// Config of the process, from the environment.
-type Config struct {
-	config.Common
-	NATSURL     string          `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
-	Provider    string          `env:"KUBEBYON_PUBLIC_ACCESS_PROVIDER" envDefault:"haproxy" enum:"haproxy"`
-	BindAddr    config.HostPort `env:"KUBEBYON_HAPROXY_BIND_ADDR" envDefault:":443"`
-	AddressType string          `env:"KUBEBYON_HAPROXY_NODE_ADDRESS_TYPE" envDefault:"internal" enum:"internal|external"`
-}
-
-// LoadConfig reads the settings; its error is one line that names the variable.
-func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
-	return config.Load[Config](lookup)
-}
-
-// Deps are what a composition may share between services. Log is required; NATS is dialled, and then closed, where it is nil.
+// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then closed
+// by Run.
 type Deps struct {
 	Log  *slog.Logger
 	NATS *nats.Conn
+	Pool *pgxpool.Pool
+	Host kubernetes.Interface
 }
 
 // Main is the process; it gives the exit status.
@@ -50,28 +53,211 @@ func Main(ctx context.Context, args []string, lookup func(string) (string, bool)
 	}, args, lookup, stderr)
 }
 
-// Run serves until ctx ends, then finishes the calls under way. While NATS is away it waits for it.
+// Run keeps the routes until ctx ends, then finishes the calls under way; a HAProxy of our own ends with it. While PostgreSQL,
+// NATS, the host cluster or a Data Plane API are away it waits for them, and the routes stay as they are.
 func Run(ctx context.Context, cfg Config, deps Deps) error {
-	log, conn := deps.Log.With("service", name), deps.NATS
+	log := deps.Log.With("service", name)
+	host, pool, conn := deps.Host, deps.Pool, deps.NATS
+	if host == nil {
+		c, err := tenant.HostConfig(cfg.KubeconfigPath)
+		if err != nil {
+			return err
+		}
+		if host, err = kubernetes.NewForConfig(c); err != nil {
+			return fmt.Errorf("the host cluster's client: %w", err)
+		}
+	}
+	if pool == nil {
+		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
+		if err != nil {
+			return end(ctx, err)
+		}
+		defer p.Close()
+		pool = p
+	}
 	if conn == nil {
 		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil // an orderly end before the start was through
-			}
-			return err
+			return end(ctx, err)
 		}
 		defer c.Close()
 		conn = c
 	}
-	server := rpc.NewServer(conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: process.Version(), Log: log})
+	s := &service{cfg: cfg, log: log, conn: conn, pool: pool}
+	return s.run(ctx, host)
+}
+
+// service is one replica.
+type service struct {
+	cfg    Config
+	log    *slog.Logger
+	conn   *nats.Conn
+	pool   *pgxpool.Pool
+	source world
+	plane  edge.Plane
+	own    *haproxy.Plane // nil with a Data Plane API that is not ours
+
+	mu     sync.Mutex
+	keeper *edge.Keeper // nil while another replica keeps the routes
+}
+
+func (s *service) run(ctx context.Context, client kubernetes.Interface) error {
+	host, err := kube.New(client, s.cfg.nodeAddress(), s.wake)
+	if err != nil {
+		return err
+	}
+	s.source = world{published: rpc.Client(s.conn, clusterv1.Published), host: host, domain: s.cfg.ConsoleDomain, upstream: s.cfg.ConsoleUpstream}
+	if err := s.openPlane(); err != nil {
+		return err
+	}
+	stop, err := rpc.Subscribe(s.conn, clusterv1.Changed, s.log, func(clusterv1.ChangedEvent) { s.wake() })
+	if err != nil {
+		return err
+	}
+	defer stop()
+	server := rpc.NewServer(s.conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: process.Version(), Log: s.log})
 	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
 	}
-	log.InfoContext(ctx, "edge service started", "provider", cfg.Provider, "bind_addr", cfg.BindAddr, "node_address_type", cfg.AddressType, "version", process.Version())
-
-	<-ctx.Done()
+	s.log.InfoContext(ctx, "edge service started", "provider", s.cfg.Provider, "data_plane", s.kind(), "bind_addr", s.cfg.BindAddr,
+		"node_address_type", s.cfg.AddressType, "version", process.Version())
+	parts := []lifecycle.Part{
+		{Name: "host cluster", Run: func(ctx context.Context) error { host.Run(ctx); return nil }},
+		{Name: "routes", Run: s.keep},
+	}
+	if s.own != nil {
+		parts = append(parts, lifecycle.Part{Name: "haproxy", Run: s.own.Run})
+	}
+	err = lifecycle.Run(ctx, parts...)
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	return server.Shutdown(last)
+	if stopErr := server.Shutdown(last); err == nil {
+		err = stopErr
+	}
+	return err
+}
+
+func (s *service) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keeper != nil {
+		s.keeper.Wake()
+	}
+}
+
+func (s *service) kind() string {
+	if s.own != nil {
+		return "embedded"
+	}
+	return "remote"
+}
+
+func (s *service) openPlane() error {
+	options := dataplane.Options{Settings: s.cfg.layout(), Log: s.log}
+	if s.cfg.DataPlaneURL == "" {
+		own, err := haproxy.New(haproxy.Options{Binary: s.cfg.Binary, Dir: s.cfg.StateDir, Log: s.log})
+		if err != nil {
+			return fmt.Errorf("KUBEBYON_HAPROXY_STATE_DIR: %w", err)
+		}
+		s.own = own
+		options.URL, options.Transport = "http://embedded", dataplane.InProcess(own.Handler())
+	} else {
+		options.URL, options.User, options.Password, options.CA = s.cfg.DataPlaneURL, s.cfg.DataPlaneUser, s.cfg.dataPlanePassword, s.cfg.dataPlaneCA
+	}
+	plane, err := dataplane.New(options)
+	if err != nil {
+		return err
+	}
+	s.plane = plane
+	return nil
+}
+
+// keep keeps the routes. A HAProxy of our own is nobody else's; before a shared one, one replica at a time.
+func (s *service) keep(ctx context.Context) error {
+	addr, perSecond := s.cfg.probeAt()
+	keeper := func() *edge.Keeper {
+		return edge.NewKeeper(s.plane, s.source, probe.New(addr, perSecond), reporter{rpc.Client(s.conn, clusterv1.ReportEdge)}, s.log)
+	}
+	if s.own == nil {
+		s.turns(ctx, "edge/"+s.cfg.DataPlaneURL, func(ctx context.Context) {
+			k := keeper()
+			defer s.use(k)()
+			s.speak(ctx, k, func() { k.Run(ctx) })
+		})
+		return nil
+	}
+	k := keeper()
+	defer s.use(k)()
+	var speaking sync.WaitGroup
+	speaking.Go(func() {
+		s.turns(ctx, "edge/embedded", func(ctx context.Context) { s.speak(ctx, k, func() { <-ctx.Done() }) })
+	})
+	k.Run(ctx)
+	speaking.Wait()
+	return nil
+}
+
+// use makes k the one that is woken, until the function that it gives is called.
+func (s *service) use(k *edge.Keeper) func() {
+	set := func(k *edge.Keeper) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.keeper = k
+	}
+	set(k)
+	return func() { set(nil) }
+}
+
+// turns runs work whenever this replica holds the lock, until ctx ends.
+func (s *service) turns(ctx context.Context, lock string, work func(context.Context)) {
+	for ctx.Err() == nil {
+		_, err := pkgpostgres.Hold(ctx, s.pool, lock, func(ctx context.Context) error { work(ctx); return nil })
+		if err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "the edge's lock cannot be had; the routes stay as they are", slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(turn):
+		}
+	}
+}
+
+// speak has k report, and answers what operators ask, while work runs.
+func (s *service) speak(ctx context.Context, k *edge.Keeper, work func()) {
+	k.Speak(true)
+	defer k.Speak(false)
+	server := rpc.NewServer(s.conn, rpc.Options{Service: name, Queue: edgev1.Queue, Version: process.Version(), Log: s.log})
+	rpc.Serve(server, edgev1.Status, func(ctx context.Context, req edgev1.StatusRequest) (edgev1.StatusResponse, error) {
+		out, err := k.Status(ctx, req)
+		out.BindAddr, out.DataPlane.Kind = string(s.cfg.BindAddr), s.kind()
+		return out, err
+	})
+	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
+		s.log.ErrorContext(ctx, "the edge's status cannot be served", slog.Any("error", err))
+	}
+	work()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	_ = server.Shutdown(last)
+}
+
+// reporter is edge.Reporter over NATS.
+type reporter struct {
+	send func(context.Context, clusterv1.ReportEdgeRequest) (clusterv1.ReportEdgeResponse, error)
+}
+
+// Report implements edge.Reporter.
+func (r reporter) Report(ctx context.Context, reports []clusterv1.EdgeReport) error {
+	_, err := r.send(ctx, clusterv1.ReportEdgeRequest{Reports: reports})
+	return err
+}
+
+// end tells an orderly end before the start was through from a failure.
+func end(ctx context.Context, err error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	default:
+		return err
+	}
 }

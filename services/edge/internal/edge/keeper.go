@@ -20,7 +20,7 @@ const (
 	// lookEvery is how soon everything that no event told of is noticed.
 	lookEvery = 30 * time.Second
 	// firstRetry and lastRetry are the pauses after a failure.
-	firstRetry, lastRetry = time.Second, 15 * time.Second
+	firstRetry, lastRetry = 200 * time.Millisecond, 15 * time.Second
 )
 
 // Source tells what routes are made of.
@@ -37,7 +37,7 @@ type Prober interface {
 
 // Reporter tells the owner of clusters what was found out.
 type Reporter interface {
-	// Report is given at most clusterv1.MaxPublished at once.
+	// Report is given at most clusterv1.MaxPublished at once, and is asked again where it fails.
 	Report(ctx context.Context, reports []clusterv1.EdgeReport) error
 }
 
@@ -105,7 +105,7 @@ func (k *Keeper) keep(ctx context.Context) {
 		switch {
 		case err != nil:
 			wait, retry = retry, min(2*retry, lastRetry)
-			pauses = firstRetry // an event must not turn a failure into a storm
+			pauses = min(wait, time.Second) // an event must not turn a failure into a storm
 		case changed:
 			retry, pauses = firstRetry, between
 		default:

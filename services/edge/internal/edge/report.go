@@ -8,6 +8,9 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 )
 
+// reportsAtOnce keeps a message under NATS' limit, with HAProxy's own words in each report.
+const reportsAtOnce = 250
+
 // reportPause is how long news wait for others to come along, and after a failure.
 const reportPause = 100 * time.Millisecond
 
@@ -69,7 +72,7 @@ func (k *Keeper) news() []clusterv1.EdgeReport {
 	}
 	var out []clusterv1.EdgeReport
 	for id, e := range k.entries {
-		if !e.told && !e.unproved() && id != Console && len(out) < clusterv1.MaxPublished {
+		if !e.told && !e.unproved() && id != Console && len(out) < reportsAtOnce {
 			out = append(out, clusterv1.EdgeReport{ID: id, Host: e.host, Edge: e.Edge})
 		}
 	}
