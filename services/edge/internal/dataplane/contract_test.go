@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -356,8 +357,14 @@ func contract(t *testing.T, fresh func(testing.TB) plane) {
 		var done atomic.Int32
 		meddler := p.client(t, func(o *Options) {
 			o.Transport = meddle{o.Transport, func(r *http.Request) {
-				if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/transactions/") && done.Add(1) <= 3 {
-					addBackendOf(t, s, fmt.Sprintf("meddled_%d", done.Load()))
+				if r.Method != http.MethodPut || !strings.Contains(r.URL.Path, "/transactions/") {
+					return
+				}
+				switch n := done.Add(1); {
+				case n == 2: // ours is outdated by theirs
+					commitOf(t, s, fmt.Sprintf("meddled_%d", n))
+				case n <= 3:
+					addBackendOf(t, s, fmt.Sprintf("meddled_%d", n))
 				}
 			}}
 		})
@@ -415,6 +422,32 @@ func addBackendOf(tb testing.TB, s *session, name string) {
 			tb.Errorf("somebody else's change: %v", err)
 			return
 		}
+	}
+}
+
+// commitOf adds a backend in a transaction, as somebody else.
+func commitOf(t *testing.T, s *session, name string) {
+	t.Helper()
+	now, err := s.read(t.Context())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	got, err := s.do(t.Context(), call{method: http.MethodPost, path: "/transactions", query: versionQuery(now.version)})
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	var tx models.Transaction
+	if err := got.decode(&tx); err != nil {
+		t.Error(err)
+		return
+	}
+	if err := s.post(t.Context(), "/configuration/backends", url.Values{"transaction_id": {tx.ID}}, &models.Backend{Name: name, From: edgeDefaults}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.do(t.Context(), call{method: http.MethodPut, path: "/transactions/" + tx.ID}); err != nil {
+		t.Error(err)
 	}
 }
 

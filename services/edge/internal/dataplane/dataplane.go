@@ -70,6 +70,8 @@ const (
 	reloadTimeout = 90 * time.Second
 	// few routes are changed one by one.
 	few = 8
+	// typedUpTo is the number of routes above which the whole text is faster than a few calls, each of which costs the API as much.
+	typedUpTo = 200
 )
 
 // New makes a client. It asks nobody anything yet.
@@ -223,7 +225,7 @@ func (c *session) change(ctx context.Context, was *snapshot, want *layout, secti
 	if !was.apart && todo.readdressed() {
 		return c.readdress(ctx, was.version, want, todo)
 	}
-	if !was.apart && want.mode == modeRules && todo.small() {
+	if !was.apart && len(want.routes) <= typedUpTo && want.mode == modeRules && todo.small() {
 		reload, version, err := c.transact(ctx, was, want, todo)
 		if !tooMany(err) {
 			return reload, version, err

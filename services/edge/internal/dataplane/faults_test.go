@@ -1,8 +1,10 @@
 package dataplane
 
 import (
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -149,6 +151,74 @@ func TestAnUpgradeOfTheAPIIsNoticed(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestAnAPIThatWritesInOtherWordsIsNotWrittenToAgainAndAgain: a release that we do not know may put the same thing differently.
+func TestAnAPIThatWritesInOtherWordsIsNotWrittenToAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	p := embedded(t)
+	next := p.transport
+	p.transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		out, err := next.RoundTrip(r)
+		if err != nil || r.Method != http.MethodGet || !strings.HasSuffix(r.URL.Path, "/configuration/raw") {
+			return out, err
+		}
+		text, err := io.ReadAll(out.Body)
+		out.Body = io.NopCloser(strings.NewReader(strings.ReplaceAll(string(text), "timeout tunnel 12h", "timeout tunnel 43200s")))
+		return out, err
+	})
+	client := p.client(t)
+	a, b := routeTo("a", "a.example.com", one), routeTo("b", "b.example.com", one)
+	apply(t, client, true, true, a)
+	apply(t, client, false, false, a)
+	apply(t, client, true, true, a, b)
+	apply(t, client, false, false, a, b)
+	apply(t, client, false, false, a, b)
+	p.edit(t, func(text string) string { return strings.Replace(text, "a.example.com", "stolen.example.com", 1) })
+	apply(t, client, true, true, a, b) // a change that is none of its words is mended all the same
+	apply(t, client, false, false, a, b)
+}
+
+// TestTheAPIsCertificateIsChecked against the CA that was given.
+func TestTheAPIsCertificateIsChecked(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(handlerOf(embedded(t).transport))
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for name, c := range map[string]struct {
+		ca []byte
+		ok bool
+	}{"given": {ca, true}, "unknown": {nil, false}} {
+		client, err := New(Options{URL: server.URL, CA: c.ca, Log: logger(t)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.State(t.Context()); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := New(Options{URL: server.URL, CA: []byte("none"), Log: logger(t)}); err == nil {
+		t.Error("a CA that is none was taken")
+	}
+}
+
+// handlerOf is the other way round: a handler before a transport.
+func handlerOf(next http.RoundTripper) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in := r.Clone(r.Context())
+		in.URL.Scheme, in.URL.Host, in.RequestURI = "http", "embedded", ""
+		out, err := next.RoundTrip(in)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer out.Body.Close()
+		for name, values := range out.Header {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(out.StatusCode)
+		io.Copy(w, out.Body)
+	})
+}
 
 func TestThereIsNoHAProxy(t *testing.T) {
 	t.Parallel()

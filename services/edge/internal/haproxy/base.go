@@ -15,18 +15,19 @@ func (p *Plane) base() string {
     stats socket %s mode 600 level admin expose-fd listeners
     # A worker that was replaced serves the connections that it has, for so long at most.
     hard-stop-after 12h
-    maxconn %d
+    fd-hard-limit %d
     # To %s in this folder.
     log stderr format timed daemon notice
-`, quoted(filepath.Join(p.dir, statsSocket)), maxconn(), logFile)
+`, quoted(filepath.Join(p.dir, statsSocket)), descriptors(), logFile)
 }
 
-// maxconn leaves two descriptors per connection and some to spare, within what this process may hand on. HAProxy would not start
-// with more, and would take memory for a limit without bounds.
-func maxconn() uint64 {
+// descriptors are what HAProxy may open: what this process may hand on, within bounds, since HAProxy takes memory for each. How many
+// connections that is it finds out itself: every server that it checks takes one descriptor more, and HAProxy does not
+// start where a number of connections that is written down leaves none for them.
+func descriptors() uint64 {
 	limit := unix.Rlimit{Cur: 4096, Max: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)
-	return min(max(limit.Max, 1200)-1000, 100_000) / 2
+	return min(limit.Max, 200_000)
 }
 
 // quoted is word as HAProxy's configuration takes it.
