@@ -63,6 +63,8 @@ type written struct {
 
 const (
 	maxAttempts = 12
+	// inCalls is how many attempts are made call by call: where others keep writing, one text leaves them less time in between.
+	inCalls = 3
 	// readTimeout and writeTimeout are for one call; a write waits for HAProxy's check of the whole configuration.
 	readTimeout  = 20 * time.Second
 	writeTimeout = 90 * time.Second
@@ -125,7 +127,7 @@ func (c *Client) Apply(ctx context.Context, routes []edge.Route) (edge.Applied, 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for attempt := 1; ; attempt++ {
-		applied, err := c.attempt(ctx, want)
+		applied, err := c.attempt(ctx, want, attempt > inCalls)
 		if err == nil {
 			return applied, nil
 		}
@@ -141,7 +143,7 @@ func (c *Client) Apply(ctx context.Context, routes []edge.Route) (edge.Applied, 
 
 // pause is short at first: whoever comes back soonest is the next to be heard.
 func pause(ctx context.Context, attempt int) bool {
-	most := min(20*time.Millisecond<<attempt, time.Second)
+	most := min(20*time.Millisecond<<attempt, 500*time.Millisecond)
 	timer := time.NewTimer(most/4 + rand.N(most)) //nolint:gosec // jitter
 	defer timer.Stop()
 	select {
@@ -152,16 +154,16 @@ func pause(ctx context.Context, attempt int) bool {
 	}
 }
 
-func (c *Client) attempt(ctx context.Context, want *layout) (edge.Applied, error) {
+func (c *Client) attempt(ctx context.Context, want *layout, whole bool) (edge.Applied, error) {
 	s, err := c.session(ctx)
 	if err != nil {
 		return edge.Applied{}, err
 	}
-	return s.apply(ctx, want)
+	return s.apply(ctx, want, whole)
 }
 
-// apply is one attempt, from reading to the end of the reload.
-func (c *session) apply(ctx context.Context, want *layout) (edge.Applied, error) {
+// apply is one attempt, from reading to the end of the reload; whole is by one text and no single calls.
+func (c *session) apply(ctx context.Context, want *layout, whole bool) (edge.Applied, error) {
 	was, err := c.read(ctx)
 	if err != nil {
 		return edge.Applied{}, err
@@ -185,7 +187,7 @@ func (c *session) apply(ctx context.Context, want *layout) (edge.Applied, error)
 		c.remember(want)
 		return edge.Applied{}, nil
 	}
-	reload, version, err := c.change(ctx, was, want, sections, todo)
+	reload, version, err := c.change(ctx, was, want, sections, todo, whole || was.apart)
 	if err != nil {
 		return edge.Applied{}, err
 	}
@@ -221,11 +223,11 @@ func (c *Client) settled(now *snapshot, asked string) bool {
 
 // change brings the configuration to sections in the way that disturbs least, and gives the reload that it causes, if any, and the
 // new version.
-func (c *session) change(ctx context.Context, was *snapshot, want *layout, sections []section, todo *changes) (string, int64, error) {
-	if !was.apart && todo.readdressed() {
+func (c *session) change(ctx context.Context, was *snapshot, want *layout, sections []section, todo *changes, whole bool) (string, int64, error) {
+	if !whole && todo.readdressed() {
 		return c.readdress(ctx, was.version, want, todo)
 	}
-	if !was.apart && len(want.routes) <= typedUpTo && want.mode == modeRules && todo.small() {
+	if !whole && len(want.routes) <= typedUpTo && want.mode == modeRules && todo.small() {
 		reload, version, err := c.transact(ctx, was, want, todo)
 		if !tooMany(err) {
 			return reload, version, err

@@ -24,6 +24,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubebyon/kubebyon/services/edge/internal/edge"
 )
 
@@ -37,15 +39,27 @@ func routeTo(name, domain string, targets ...netip.AddrPort) edge.Route {
 	return edge.Route{ID: idOf(name), Domain: domain, Targets: targets}
 }
 
-// freePort is one that nobody listens on.
+// freePort is one that HAProxy can listen on and nobody else is given until the test ends: a socket that does not listen holds it.
 func freePort(tb testing.TB) netip.AddrPort {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).AddrPort()
+	tb.Cleanup(func() { unix.Close(fd) })
+	// As HAProxy does, or it could not have the port too.
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)); err != nil {
+		tb.Fatal(err)
+	}
+	// On every address: some tests have HAProxy listen there.
+	if err := unix.Bind(fd, &unix.SockaddrInet4{}); err != nil {
+		tb.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(name.(*unix.SockaddrInet4).Port))
 }
 
 // behind is what stands behind HAProxy: a TLS server whose certificate holds its name.
