@@ -30,6 +30,7 @@ func TestSettings(t *testing.T) {
 		"a name":                         {"KUBEBYON_HAPROXY_BIND_ADDR", "edge.example.com:443"},
 		"address type":                   {"KUBEBYON_HAPROXY_NODE_ADDRESS_TYPE", "both"},
 		"no folder":                      {"KUBEBYON_HAPROXY_STATE_DIR", filepath.Join(password, "haproxy")},
+		"a folder for nothing":           {"KUBEBYON_HAPROXY_STATE_DIR", t.TempDir(), "KUBEBYON_HAPROXY_DATAPLANE_URL", "http://127.0.0.1:5555"},
 		"no routes above":                {"KUBEBYON_HAPROXY_MAP_ABOVE", "0"},
 		"a rate of nothing":              {"KUBEBYON_HAPROXY_SOURCE_RATE", "-1"},
 		"a rate in words":                {"KUBEBYON_HAPROXY_ROUTE_RATE", "many"},

@@ -72,7 +72,9 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	}
 	if cfg.StateDir == "" {
 		cfg.StateDir = stateDir(lookup)
-	} else if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil && cfg.DataPlaneURL == "" {
+	} else if cfg.DataPlaneURL != "" {
+		return cfg, errors.New("KUBEBYON_HAPROXY_STATE_DIR: it is of no use with KUBEBYON_HAPROXY_DATAPLANE_URL; set one of them")
+	} else if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return cfg, fmt.Errorf("KUBEBYON_HAPROXY_STATE_DIR: %w; it accepts the path of a folder, which is made", err)
 	}
 	if err := cfg.checkConsole(); err != nil {

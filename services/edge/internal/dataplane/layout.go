@@ -232,12 +232,13 @@ func addressOf(word string) string {
 func frame(s Settings) []section {
 	common := []string{
 		"mode tcp", "log global", "option tcplog", "option dontlognull",
+		"option contstats", // or a watch that lives for days counts its bytes at its end
 		// kubectl logs -f and watches are silent for long: HAProxy leaves them alone, and asks the kernel whether the other end lives.
 		"option clitcpka", "option srvtcpka", "clitcpka-idle 60s", "clitcpka-intvl 15s", "clitcpka-cnt 4",
 		"srvtcpka-idle 60s", "srvtcpka-intvl 15s", "srvtcpka-cnt 4",
 		"timeout connect 5s", "timeout client 75s", "timeout server 75s", "timeout tunnel 12h",
 	}
-	route := append(slices.Clone(common), "option redispatch", "default-server check inter 10s fastinter 2s fall 3 rise 2")
+	route := append(slices.Clone(common), "option redispatch", "default-server check inter 10s fastinter 1s downinter 1s fall 3 rise 1")
 	route = append(route, limit("content", "sc1", "be_name", namesName, "", s.NameRate, s.NameConns)...)
 	front := make([]string, 0, 16)
 	for _, b := range s.Bind {
