@@ -282,6 +282,29 @@ func TestEveryLayoutIsOneThatHAProxyTakes(t *testing.T) {
 	}
 }
 
+// TestWhenTheAPIAndItsFileAreApart: single calls would then undo what stands in the file.
+func TestWhenTheAPIAndItsFileAreApart(t *testing.T) {
+	rest := "# _version=7\n\nglobal\n  maxconn 1\n"
+	written := "# _md5hash=ddc23e9c16662fefcdaf6b56e68674d1\n" + rest
+	for name, c := range map[string]struct {
+		version int64
+		text    string
+		apart   bool
+	}{
+		"as it was written":    {7, written, false},
+		"another version":      {8, written, true},
+		"an edit by hand":      {7, written + "# by hand\n", true},
+		"no digest":            {7, rest, false},
+		"no version":           {1, "global\n", false},
+		"no version, a later":  {2, "global\n", true},
+		"a version further on": {7, "global\n# _version=7\n", true},
+	} {
+		if got := newSnapshot(c.version, c.text).apart; got != c.apart {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
 func FuzzMerge(f *testing.F) {
 	for _, text := range theirs {
 		f.Add(text, "a.example.com", idOf("a"))

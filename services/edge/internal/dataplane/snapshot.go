@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"crypto/md5"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
@@ -21,8 +22,9 @@ type snapshot struct {
 	order   []string         // their keys
 	rules   []presentRule    // the frontend's use_backend lines
 	mapPath string           // of the map rule
-	// apart tells that the API has another version in mind than the text has: after a failed reload it restores the file and goes on
-	// editing what failed. Only a whole text brings both together again.
+	// apart tells that the API has something else in mind than the text: after a failed reload it restores the file and goes on
+	// editing what failed, and an edit by hand it notices a little later. Single calls would undo what the text has; a whole text
+	// brings both together again.
 	apart bool
 }
 
@@ -32,7 +34,7 @@ type presentRule struct {
 }
 
 func newSnapshot(version int64, text string) *snapshot {
-	s := &snapshot{version: version, text: text, parts: map[string]*part{}, apart: versionIn(text) != version}
+	s := &snapshot{version: version, text: text, parts: map[string]*part{}, apart: versionIn(text) != version || editedByHand(text)}
 	parts := split(text)
 	for i := range parts {
 		p := &parts[i]
@@ -74,6 +76,17 @@ func versionIn(text string) int64 {
 		}
 	}
 	return 1
+}
+
+// editedByHand tells that the text is not what the API last wrote: it puts a digest of all the rest into the first line.
+func editedByHand(text string) bool {
+	first, rest, _ := strings.Cut(text, "\n")
+	hash, ok := strings.CutPrefix(first, "# _md5hash=")
+	if !ok {
+		return false // the embedded one compares by itself
+	}
+	is := md5.Sum([]byte(rest)) //nolint:gosec // the API's choice
+	return strings.TrimSpace(hash) != hex.EncodeToString(is[:])
 }
 
 func mapNameOf(file string) string {
