@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -384,6 +385,59 @@ func contract(t *testing.T, fresh func(testing.TB) plane) {
 				t.Fatalf("theirs is lost:\n%s", text)
 			}
 		}
+	})
+
+	t.Run("a few changes are one transaction", func(t *testing.T) {
+		p := fresh(t)
+		toD := routeTo("d", "d.example.com", c.AddrPort)
+		apply(t, p.client(t), true, true, toA, toB, toC, toD)
+		var begun, written atomic.Int32
+		counted := p.client(t, func(o *Options) {
+			o.Transport = meddle{o.Transport, func(r *http.Request) {
+				switch {
+				case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/transactions"):
+					begun.Add(1)
+				case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/raw"):
+					written.Add(1)
+				}
+			}}
+		})
+		apply(t, counted, true, true, toB, toD) // the rules that go stand on both sides of one that stays
+		if begun.Load() != 1 || written.Load() != 0 {
+			t.Fatalf("%d transactions and %d whole texts", begun.Load(), written.Load())
+		}
+		for sni, name := range map[string]string{"a.example.com": "", "b.example.com": "b", "c.example.com": "", "d.example.com": "c"} {
+			want(t, p.bind.String(), sni, name)
+		}
+	})
+
+	t.Run("a transaction that fails half way is deleted", func(t *testing.T) {
+		p := fresh(t)
+		apply(t, p.client(t), true, true, toA)
+		next := p.transport
+		if next == nil {
+			next = http.DefaultTransport
+		}
+		var failed atomic.Int32
+		unlucky := p.client(t, func(o *Options) {
+			o.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/servers") {
+					failed.Add(1)
+					return nil, errors.New("connection reset by peer")
+				}
+				return next.RoundTrip(r)
+			})
+		})
+		fails(t, unlucky, "data_plane_unreachable", toA, toB)
+		var left models.Transactions
+		if err := p.other(t).get(t.Context(), "/transactions", url.Values{"status": {"in_progress"}}, 0, &left); err != nil {
+			t.Fatal(err)
+		}
+		if failed.Load() != 1 || len(left) != 0 {
+			t.Fatalf("after %d failures there are left open: %+v", failed.Load(), left)
+		}
+		want(t, p.bind.String(), "a.example.com", "a")
+		apply(t, p.client(t), true, true, toA, toB)
 	})
 
 	t.Run("others never stop", func(t *testing.T) {

@@ -135,6 +135,7 @@ frontend f
 backend b
     server s 127.0.0.1:1
 `,
+	"a version and no global": "# _md5hash=0\n# _version=3\n\n# Theirs.\ndefaults\n    mode tcp\n    timeout connect 5s\n    timeout client 5s\n    timeout server 5s\n",
 	"other kinds of sections": `userlist u
     user a insecure-password b
 peers p
@@ -180,6 +181,14 @@ func TestOthersConfigurationIsKept(t *testing.T) {
 			}
 			if _, lost := foreign(text, first); lost != "" {
 				t.Errorf("lost: %q of\n%s", lost, first)
+			}
+			for _, p := range split(first) {
+				if isOurs(p.words) && p.inside {
+					t.Errorf("%s stands under a condition", p.key())
+				}
+			}
+			if top := text[:metadata(text)]; !strings.HasPrefix(first, top) {
+				t.Errorf("no longer begins with %q", top)
 			}
 			fewer := merged(t, first, 10, a)
 			if strings.Contains(fewer, idOf("b")) || !strings.Contains(fewer, "use_backend be_"+idOf("a")+" if { req.ssl_sni -i a.example.com }") {
