@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/deploy/apiclient"
 	"github.com/kubebyon/kubebyon/deploy/devhost/machine"
+	"github.com/kubebyon/kubebyon/deploy/runbook"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/edgev1"
 )
@@ -29,9 +31,12 @@ import (
 // domain is where the first cluster is published. The world's DNS knows nothing of it; hosts files do.
 const domain = "api.demo.example.com"
 
+// runbookDomain is the domain of the cluster that the runbook makes.
+const runbookDomain = "api.runbook.example.com"
+
 // hosts is a hosts file that leads the domain to HAProxy.
 func (s *stack) hosts() string {
-	return fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", s.layout.Net.Gateway(), domain)
+	return fmt.Sprintf("127.0.0.1 localhost\n%s %s %s\n", s.layout.Net.Gateway(), domain, runbookDomain)
 }
 
 // resolving is a command on this machine for which, and for which alone, the domain leads to HAProxy.
@@ -116,6 +121,50 @@ func (s *stack) throughHAProxy(ctx context.Context, c *client, id string) error 
 	}
 	if status.Count.Serving != 1 || len(status.Workers) == 0 || len(status.Routes) != 1 || !status.Routes[0].Servers[0].Up || status.Routes[0].BytesOut == 0 {
 		return fmt.Errorf("GET /api/admin/edge: %+v", status)
+	}
+	return nil
+}
+
+// runRunbook runs the operator's runbook as it stands, with this machine's values, but for what k3s alone has.
+func (s *stack) runRunbook(ctx context.Context) error {
+	blocks, err := runbook.Blocks(filepath.Join(s.root, "docs", "runbooks", "haproxy-public-access.md"))
+	if err != nil {
+		return err
+	}
+	blocks = slices.DeleteFunc(blocks, func(b runbook.Block) bool { return b.Kind == "k3s" })
+	script, err := runbook.Script(blocks, map[string]string{
+		"api": s.baseURL, "admin": adminEmail, "password": s.file("admin-password"), "name": "runbook", "domain": runbookDomain,
+		"config": filepath.Join(s.file("haproxy"), "haproxy.cfg"),
+	})
+	if err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp(s.layout.State, "runbook-")
+	if err != nil {
+		return err
+	}
+	shell := s.resolving(ctx, "/bin/sh", "-s")
+	shell.Dir, shell.Stdin = folder, strings.NewReader(script)
+	shell.Env = append(os.Environ(), "PATH="+filepath.Dir(s.kubectl())+":"+os.Getenv("PATH"))
+	out, err := shell.CombinedOutput()
+	said := runbook.Said(string(out))
+	for command, wants := range map[string][]string{
+		"ss -Hltnp":       {":443", "haproxy"},
+		"api_endpoint":    {`"api_endpoint":"https://` + runbookDomain + `:443"`, `"state":"serving"`},
+		"backend be_$id":  {"req.ssl_sni -i " + runbookDomain, "server n1 "},
+		"get ns":          {"kube-system", `"gitVersion"`},
+		"/api/admin/edge": {`"domain":"` + runbookDomain + `","state":"serving"`},
+		"-X DELETE":       {"the route is gone"},
+	} {
+		at := slices.IndexFunc(blocks, func(b runbook.Block) bool { return strings.Contains(b.Text, command) })
+		for _, want := range wants {
+			if err == nil && (at < 0 || !strings.Contains(said[at], want)) {
+				err = fmt.Errorf("%s does not say %s", command, want)
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
 	}
 	return nil
 }

@@ -126,6 +126,9 @@ func acceptance(ctx context.Context, s *stack, r *report) error {
 		{"through_haproxy", "kubectl get ns and curl -sk https://<domain>/version work through it", time.Minute, func(ctx context.Context) error {
 			return s.throughHAProxy(ctx, c, cluster.ID)
 		}},
+		{"runbook", "the operator's runbook, command by command", 4 * time.Minute, func(ctx context.Context) error {
+			return s.runRunbook(ctx)
+		}},
 		{"join_by_domain", "a machine that knows the domain alone joins", 4 * time.Minute, func(ctx context.Context) error {
 			return s.joinByDomain(ctx, c, cluster.ID)
 		}},

@@ -22,43 +22,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubebyon/kubebyon/deploy/runbook"
 	"github.com/kubebyon/kubebyon/pkg/test/acmetest"
 	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/pkg/test/pgtest"
 )
 
 const consoleRunbook = "../../docs/runbooks/enable-console-https-on-443.md"
-
-// block is a fenced piece of a runbook: what is to be run, and for whom.
-type block struct{ kind, text string }
-
-// shellBlocks gives a document's blocks that begin with ```sh, with the word behind it.
-func shellBlocks(t *testing.T, path string) []block {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var found []block
-	open := false
-	for line := range strings.Lines(string(text)) {
-		fence, isFence := strings.CutPrefix(line, "```")
-		switch {
-		case isFence && open:
-			open = false
-		case isFence:
-			kind, ok := strings.CutPrefix(strings.TrimSpace(fence), "sh")
-			if !ok {
-				t.Fatalf("%s has a block that is no sh: %q", path, line)
-			}
-			open = true
-			found = append(found, block{kind: strings.TrimSpace(kind)})
-		case open:
-			found[len(found)-1].text += line
-		}
-	}
-	return found
-}
 
 // host is a machine as the runbook finds it: kubebyon-api runs with the settings of its file, and systemctl restarts it.
 type host struct {
@@ -116,7 +86,7 @@ func (h *host) await(url string) {
 }
 
 // run gives what a shell says that runs the blocks, one after the other as a person does. Each block's output stands behind its number.
-func (h *host) run(blocks []block, values map[string]string, env []string) map[int]string {
+func (h *host) run(blocks []runbook.Block, values map[string]string, env []string) map[int]string {
 	h.t.Helper()
 	bin := filepath.Join(h.t.TempDir(), "bin")
 	asked := filepath.Join(h.t.TempDir(), "restart")
@@ -127,28 +97,16 @@ func (h *host) run(blocks []block, values map[string]string, env []string) map[i
 	if err := os.WriteFile(filepath.Join(bin, "systemctl"), []byte(systemctl), 0o700); err != nil {
 		h.t.Fatal(err)
 	}
-	var script strings.Builder
-	script.WriteString("set -eu\n")
-	for i, b := range blocks {
-		fmt.Fprintf(&script, "echo '=== block %d'\n", i)
-		for line := range strings.Lines(b.text) {
-			// A person puts their own values into lines such as domain=console.example.com.
-			if name, _, ok := strings.Cut(line, "="); ok && values[name] != "" {
-				line = fmt.Sprintf("%s='%s'\n", name, values[name])
-				delete(values, name)
-			}
-			script.WriteString(line)
-		}
-	}
-	if len(values) != 0 {
-		h.t.Fatalf("the runbook asks for none of %v", values)
+	script, err := runbook.Script(blocks, values)
+	if err != nil {
+		h.t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(h.t.Context(), 4*time.Minute)
 	defer cancel()
 	shell := exec.CommandContext(ctx, "sh", "-s")
 	shell.Dir = h.t.TempDir()
 	shell.Env = append(env, "PATH="+bin+":"+os.Getenv("PATH"))
-	shell.Stdin = strings.NewReader(script.String())
+	shell.Stdin = strings.NewReader(script)
 	var out bytes.Buffer
 	shell.Stdout, shell.Stderr = &out, &out
 	done := make(chan error, 1)
@@ -170,12 +128,7 @@ func (h *host) run(blocks []block, values map[string]string, env []string) map[i
 			}
 		}
 	}
-	said := map[int]string{}
-	for i, part := range strings.Split(out.String(), "=== block ")[1:] {
-		_, text, _ := strings.Cut(part, "\n")
-		said[i] = text
-	}
-	return said
+	return runbook.Said(out.String())
 }
 
 func free(t *testing.T) string {
@@ -220,34 +173,37 @@ func (h *host) own(tls string) map[string]string {
 }
 
 // of are the runbook's blocks for one kind of certificate.
-func of(t *testing.T, kind string) []block {
+func of(t *testing.T, kind string) []runbook.Block {
 	t.Helper()
-	all := shellBlocks(t, consoleRunbook)
+	all, err := runbook.Blocks(consoleRunbook)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, b := range all {
-		if !slices.Contains([]string{"", "files", "acme", "edge"}, b.kind) {
-			t.Errorf("the runbook has a block for %q", b.kind)
+		if !slices.Contains([]string{"", "files", "acme", "edge"}, b.Kind) {
+			t.Errorf("the runbook has a block for %q", b.Kind)
 		}
 	}
-	return slices.DeleteFunc(all, func(b block) bool { return b.kind != "" && b.kind != "edge" && b.kind != kind })
+	return slices.DeleteFunc(all, func(b runbook.Block) bool { return b.Kind != "" && b.Kind != "edge" && b.Kind != kind })
 }
 
 // expect fails unless the one block that has command says all of wants.
-func expect(t *testing.T, blocks []block, said map[int]string, command string, wants ...string) {
+func expect(t *testing.T, blocks []runbook.Block, said map[int]string, command string, wants ...string) {
 	t.Helper()
-	at := slices.IndexFunc(blocks, func(b block) bool { return strings.Contains(b.text, command) })
+	at := slices.IndexFunc(blocks, func(b runbook.Block) bool { return strings.Contains(b.Text, command) })
 	if at < 0 {
 		t.Errorf("no block has %q", command)
 		return
 	}
 	for _, want := range wants {
 		if !strings.Contains(said[at], want) {
-			t.Errorf("%s\nlacks %q:\n%s", blocks[at].text, want, said[at])
+			t.Errorf("%s\nlacks %q:\n%s", blocks[at].Text, want, said[at])
 		}
 	}
 }
 
 // works holds what both kinds of certificate have in common, and that everything is as before in the end.
-func (h *host) works(blocks []block, said map[int]string) {
+func (h *host) works(blocks []runbook.Block, said map[int]string) {
 	h.t.Helper()
 	expect(h.t, blocks, said, "getent ahosts", `{"status":"ok"}`)
 	expect(h.t, blocks, said, `-fsS --connect-to "$domain:443:$tls" "https://$domain/healthz"`, `{"status":"ok"}`)
@@ -280,7 +236,7 @@ func TestConsoleRunbookWithFiles(t *testing.T) {
 	said := h.run(blocks, values, []string{"CURL_CA_BUNDLE=" + authority})
 	expect(t, blocks, said, "-checkhost", "does match certificate", "the key fits")
 	h.works(blocks, said)
-	at := slices.IndexFunc(blocks, func(b block) bool { return strings.Contains(b.text, "sleep 6") })
+	at := slices.IndexFunc(blocks, func(b runbook.Block) bool { return strings.Contains(b.Text, "sleep 6") })
 	if lines := strings.Split(strings.TrimSpace(said[at]), "\n"); len(lines) != 4 || lines[0] != lines[2] || lines[1] != lines[3] {
 		t.Errorf("after the renewal: %q", said[at])
 	}
@@ -306,7 +262,7 @@ func TestConsoleRunbookWithACME(t *testing.T) {
 	blocks, values := of(t, "acme"), h.own(tls)
 	// As the text says for a server that is not Let's Encrypt.
 	for i, b := range blocks {
-		blocks[i].text = strings.Replace(b.text, "KUBEBYON_ACME_EMAIL=$email\n", "KUBEBYON_ACME_EMAIL=$email\nKUBEBYON_ACME_DIRECTORY_URL="+acme.URL+"\nKUBEBYON_ACME_CA_FILE="+ca+"\n", 1)
+		blocks[i].Text = strings.Replace(b.Text, "KUBEBYON_ACME_EMAIL=$email\n", "KUBEBYON_ACME_EMAIL=$email\nKUBEBYON_ACME_DIRECTORY_URL="+acme.URL+"\nKUBEBYON_ACME_CA_FILE="+ca+"\n", 1)
 	}
 	said := h.run(blocks, values, []string{"CURL_CA_BUNDLE=" + issued})
 	expect(t, blocks, said, "email=", "KUBEBYON_ENCRYPTION_KEY_FILE=")
