@@ -42,13 +42,14 @@ var phases = []struct {
 	{"nodes", (*bench).nodes},
 	{"clusters", (*bench).clusters},
 	{"identity", (*bench).identity},
+	{"edge", (*bench).edge},
 }
 
 // run gives the exit status: 0 where everything was measured, 1 where something failed, 2 for a wrong call.
 func run(ctx context.Context, args []string, lookup func(string) (string, bool), stdout, stderr io.Writer) (status int) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	only := flags.String("only", "", "run these phases, separated by commas, and print the table instead of writing it: provision, five, idle, join, nodes, clusters, identity")
+	only := flags.String("only", "", "run these phases, separated by commas, and print the table instead of writing it: provision, five, idle, join, nodes, clusters, identity, edge")
 	rounds := flags.Int("rounds", 3, "how often each slow thing is measured")
 	if err := flags.Parse(args); err != nil || flags.NArg() > 0 || *rounds < 1 {
 		return 2
