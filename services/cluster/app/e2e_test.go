@@ -4,9 +4,12 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -577,4 +580,65 @@ func TestE2EAnotherReplicaTakesOver(t *testing.T) {
 	for _, c := range all {
 		w.gone(c)
 	}
+}
+
+// A cluster that moves to a domain is good for that and stays good for the host that machines joined by.
+func TestE2EMovedClusterKeepsItsFormerHost(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	c := w.create(clusterv1.CreateRequest{Name: "e2e-moved"})
+	c = w.until(c.ID, clusterv1.Ready, 3*time.Minute)
+	joined := w.tenant(c.ID) // as a kubelet does, it knows the host of that time and the CA
+	config, err := call(w, clusterv1.Kubeconfig, clusterv1.KubeconfigRequest{ID: c.ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := clientcmd.RESTConfigFromKubeConfig([]byte(config.Kubeconfig))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(before.CAData) {
+		t.Fatal("the kubeconfig has no CA")
+	}
+	at, err := url.Parse(before.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goodFor := func(name string) error {
+		conn, err := (&tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS12}}).DialContext(t.Context(), "tcp", at.Host)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	}
+	if err := goodFor(c.ControlPlaneHost); err != nil {
+		t.Fatal(err)
+	}
+	var host string
+	for _, domain := range []string{"moved.example.com", "moved-again.example.com"} {
+		if err := goodFor(domain); err == nil {
+			t.Errorf("good for %s already", domain)
+		}
+		mode := clusterv1.LoadBalancer
+		host = domain
+		if _, err := call(w, clusterv1.Update, clusterv1.UpdateRequest{ID: c.ID, ControlPlaneHost: &host, PublicAccessMode: &mode}); err != nil {
+			t.Fatal(err)
+		}
+		if moved := w.until(c.ID, clusterv1.Ready, 3*time.Minute); moved.APIEndpoint != "https://"+domain+":443" {
+			t.Errorf("it moved to %s", moved.APIEndpoint)
+		}
+	}
+	for _, name := range []string{c.ControlPlaneHost, "moved.example.com", "moved-again.example.com"} {
+		if err := goodFor(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := goodFor("other.example.com"); err == nil {
+		t.Error("the certificate is good for anything")
+	}
+	if _, err := joined.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("whoever joined before: %v", err)
+	}
+	w.remove(c)
 }
