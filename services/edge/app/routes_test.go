@@ -88,6 +88,7 @@ func TestRoutesFollow(t *testing.T) {
 	w.expect(a.id, "failed/route_refused") // nothing listens there
 	w.node("node-1", "127.0.0.1")
 	w.expect(a.id, "serving")
+	w.expect(b.id, "serving") // it moved with the same node, and is proved after it
 
 	status := w.status()
 	if status.DataPlane.Kind != "embedded" || status.DataPlane.API != "v2" || !strings.HasPrefix(status.DataPlane.HAProxy, "2.") && !strings.HasPrefix(status.DataPlane.HAProxy, "3.") ||
