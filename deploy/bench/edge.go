@@ -13,12 +13,14 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -43,6 +45,7 @@ type edgeWorld struct {
 	*bench
 	conn    *nats.Conn
 	bus     string
+	dsn     string // of a database of its own: in the product's another edge has the lock
 	direct  string // host node:node port
 	changed func(clusterv1.ChangedEvent)
 
@@ -83,6 +86,9 @@ func (b *bench) newEdgeWorld(ctx context.Context) (*edgeWorld, error) {
 	if _, err := b.start("nats-edge", b.bin("nats-server"), nil, "--addr", "127.0.0.1", "--port", at[len("127.0.0.1:"):]); err != nil {
 		return nil, err
 	}
+	if w.dsn, err = b.ownDatabase(ctx); err != nil {
+		return nil, err
+	}
 	quiet := slog.New(slog.DiscardHandler)
 	if w.conn, err = rpc.Connect(ctx, w.bus, "bench", quiet); err != nil {
 		return nil, err
@@ -95,6 +101,23 @@ func (b *bench) newEdgeWorld(ctx context.Context) (*edgeWorld, error) {
 		return nil, err
 	}
 	return w, w.serve(ctx)
+}
+
+func (b *bench) ownDatabase(ctx context.Context) (string, error) {
+	conn, err := pgx.Connect(ctx, b.database.DSN())
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	if _, err := conn.Exec(ctx, "CREATE DATABASE edge"); err != nil {
+		return "", err
+	}
+	dsn, err := url.Parse(b.database.DSN())
+	if err != nil {
+		return "", err
+	}
+	dsn.Path = "/edge"
+	return dsn.String(), nil
 }
 
 // serve starts the TLS server and puts the node port before it.
@@ -205,7 +228,7 @@ func (w *edgeWorld) measure(ctx context.Context, routes int) error {
 	name := fmt.Sprintf("kubebyon-edge-%d", routes)
 	dir := w.file("haproxy-" + strconv.Itoa(routes))
 	began := time.Now()
-	process, err := w.start(name, w.bin("kubebyon-edge"), append(w.settings(), "KUBEBYON_NATS_URL="+w.bus, "KUBEBYON_HAPROXY_BIND_ADDR="+through, "KUBEBYON_HAPROXY_STATE_DIR="+dir))
+	process, err := w.start(name, w.bin("kubebyon-edge"), append(w.settings(), "KUBEBYON_DATABASE_DSN="+w.dsn, "KUBEBYON_NATS_URL="+w.bus, "KUBEBYON_HAPROXY_BIND_ADDR="+through, "KUBEBYON_HAPROXY_STATE_DIR="+dir))
 	if err != nil {
 		return err
 	}
@@ -258,7 +281,7 @@ func (w *edgeWorld) compare(ctx context.Context, through string, routes int) err
 		}
 	}
 	mode := "a rule per route"
-	if routes > 2000 {
+	if routes > 250 {
 		mode = "one map"
 	}
 	w.bench.report.add(against(fmt.Sprintf("a connection through the edge at %d routes, p50", routes), ours, raw, 1.5, "ms",

@@ -40,7 +40,7 @@ type Config struct {
 	DataPlanePasswordFile string `env:"KUBEBYON_HAPROXY_DATAPLANE_PASSWORD_FILE" accepts:"the path of a file that holds the password alone"`
 	DataPlaneCAFile       string `env:"KUBEBYON_HAPROXY_DATAPLANE_CA_FILE" accepts:"the path of a file with PEM certificates"`
 
-	MapAbove          int `env:"KUBEBYON_HAPROXY_MAP_ABOVE" envDefault:"2000" accepts:"the number of routes above which one map replaces a rule per route: a whole number from 1"`
+	MapAbove          int `env:"KUBEBYON_HAPROXY_MAP_ABOVE" envDefault:"250" accepts:"the number of routes above which one map replaces a rule per route: a whole number from 1"`
 	SourceRate        int `env:"KUBEBYON_HAPROXY_SOURCE_RATE" envDefault:"1000" accepts:"new connections of one address in ten seconds: a whole number from 1"`
 	SourceConnections int `env:"KUBEBYON_HAPROXY_SOURCE_CONNECTIONS" envDefault:"5000" accepts:"open connections of one address: a whole number from 1"`
 	RouteRate         int `env:"KUBEBYON_HAPROXY_ROUTE_RATE" envDefault:"2000" accepts:"new connections to one domain in ten seconds: a whole number from 1"`

@@ -19,7 +19,7 @@ import (
 type Settings struct {
 	// Bind is where HAProxy listens, as address:port; the address may be left out. [":443"] by default.
 	Bind []string
-	// MapAbove is the number of routes above which one map replaces a line per route; 2,000 by default, negative: always.
+	// MapAbove is the number of routes above which one map replaces a line per route; 250 by default, negative: always.
 	MapAbove int
 	// SourceRate and SourceConns bound the new connections in ten seconds, and the open ones, of one address; 1,000 and
 	// 5,000 by default. The loopback is exempt.
@@ -38,7 +38,7 @@ func (s Settings) withDefaults() (Settings, error) {
 		}
 	}
 	for value, preset := range map[*int]int{
-		&s.MapAbove: 2000, &s.SourceRate: 1000, &s.SourceConns: 5000, &s.NameRate: 2000, &s.NameConns: 10000,
+		&s.MapAbove: 250, &s.SourceRate: 1000, &s.SourceConns: 5000, &s.NameRate: 2000, &s.NameConns: 10000,
 	} {
 		if *value == 0 {
 			*value = preset
