@@ -300,7 +300,7 @@ func TestLockIsHeldWhileItWorksAndItsLossIsNoticed(t *testing.T) {
 			return errors.New("the loss was not noticed")
 		}
 	})
-	if !held || !errors.Is(err, postgres.ErrLockLost) {
+	if !held || !errors.Is(err, pkgpostgres.ErrLockLost) {
 		t.Error(held, err)
 	}
 	if held, err := locker.While(t.Context(), "cl_none", func(context.Context) error { t.Error("worked on nothing"); return nil }); !held || err != nil {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
@@ -29,11 +27,11 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	conn, err := dedicated(ctx, pool)
+	conn, end, err := pkgpostgres.Session(ctx, pool)
 	if err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
-	defer closeConn(ctx, conn)
+	defer end()
 	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(migrationLock)); err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
@@ -48,23 +46,4 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 		return fmt.Errorf("queue migrations: %w", err)
 	}
 	return nil
-}
-
-// dedicated opens a connection outside of the pool, without its statement timeout: what is locked on it may be held for
-// long. The server notices within half a minute when this machine vanishes.
-func dedicated(ctx context.Context, pool *pgxpool.Pool) (*pgx.Conn, error) {
-	cfg := pool.Config().ConnConfig.Copy()
-	cfg.RuntimeParams["statement_timeout"] = "0"
-	cfg.RuntimeParams["tcp_keepalives_idle"] = "10"
-	cfg.RuntimeParams["tcp_keepalives_interval"] = "5"
-	cfg.RuntimeParams["tcp_keepalives_count"] = "3"
-	cfg.Tracer = nil
-	return pgx.ConnectConfig(ctx, cfg)
-}
-
-// closeConn ends the session, and with it its locks, also when the work's context is over.
-func closeConn(ctx context.Context, conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	_ = conn.Close(ctx)
 }
