@@ -32,21 +32,22 @@ import (
 )
 
 const (
-	edgeService  = "bench-edge" // the one Service that all the clusters of this phase name
-	handshakes   = 200          // of each kind, in each round
+	// edgeServices share the clusters of this phase, so that not every connection is to one and the same port.
+	edgeServices = 16
+	handshakes   = 200 // of each kind, in each round
 	additions    = 7
 	manyAtOnce   = 100
 	edgePatience = 3 * time.Minute
 )
 
 // edgeWorld is what stands around an edge process here: a bus of its own on which it plays the cluster service, and one TLS server
-// behind one node port, which answers for every domain.
+// behind node ports, which answers for every domain.
 type edgeWorld struct {
 	*bench
 	conn    *nats.Conn
 	bus     string
-	dsn     string // of a database of its own: in the product's another edge has the lock
-	direct  string // host node:node port
+	dsn     string               // of a database of its own: in the product's another edge has the lock
+	direct  [edgeServices]string // host node:node port
 	changed func(clusterv1.ChangedEvent)
 
 	mu      sync.Mutex
@@ -150,24 +151,33 @@ func (w *edgeWorld) serve(ctx context.Context) error {
 		}
 	}()
 	port := int32(listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
-	service, err := w.host.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: edgeService},
+	for i := range w.direct {
+		if w.direct[i], err = w.nodePort(ctx, edgeService(i), gateway, port); err != nil {
+			return err
+		}
+	}
+	return within(ctx, func() error { _, err := shake(ctx, w.direct[edgeServices-1], edgeDomain(0)); return err })
+}
+
+func edgeService(n int) string { return fmt.Sprintf("bench-edge-%d", n%edgeServices) }
+
+// nodePort leads a node port to port at addr, and gives its address on the host node.
+func (w *edgeWorld) nodePort(ctx context.Context, service, addr string, port int32) (string, error) {
+	made, err := w.host.CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: service},
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Name: "https", Port: 443}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return err
+		return "", err
 	}
 	name, ready := "https", true
-	if _, err := w.host.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(ctx, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: edgeService, Labels: map[string]string{discoveryv1.LabelServiceName: edgeService}},
+	_, err = w.host.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{gateway}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addr}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}}},
 		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
-	}, metav1.CreateOptions{}); err != nil {
-		return err
-	}
-	w.direct = net.JoinHostPort(w.layout.Net.Host().String(), strconv.Itoa(int(service.Spec.Ports[0].NodePort)))
-	return within(ctx, func() error { _, err := shake(ctx, w.direct, edgeDomain(0)); return err })
+	}, metav1.CreateOptions{})
+	return net.JoinHostPort(w.layout.Net.Host().String(), strconv.Itoa(int(made.Spec.Ports[0].NodePort))), err
 }
 
 func (w *edgeWorld) published(_ context.Context, req clusterv1.PublishedRequest) (clusterv1.PublishedResponse, error) {
@@ -182,7 +192,7 @@ func (w *edgeWorld) published(_ context.Context, req clusterv1.PublishedRequest)
 			out.More = true
 			return out, nil
 		default:
-			out.Clusters = append(out.Clusters, clusterv1.PublishedCluster{ID: id, Host: edgeDomain(n), VClusterName: edgeService, Namespace: metav1.NamespaceDefault, Status: clusterv1.Ready})
+			out.Clusters = append(out.Clusters, clusterv1.PublishedCluster{ID: id, Host: edgeDomain(n), VClusterName: edgeService(n), Namespace: metav1.NamespaceDefault, Status: clusterv1.Ready})
 		}
 	}
 	return out, nil
@@ -268,10 +278,11 @@ func (w *edgeWorld) compare(ctx context.Context, through string, routes int) err
 	for round := range loadRounds + 1 {
 		var took [2]samples
 		for i := range handshakes {
-			for j, addr := range []string{through, w.direct} {
-				d, err := shake(ctx, addr, edgeDomain((i*7919)%routes))
+			n := (i * 7919) % routes
+			for j, addr := range []string{through, w.direct[n%edgeServices]} {
+				d, err := shake(ctx, addr, edgeDomain(n))
 				if err != nil {
-					return err
+					return fmt.Errorf("a handshake at %s: %w", addr, err)
 				}
 				took[j] = append(took[j], d.Seconds()*1000)
 			}

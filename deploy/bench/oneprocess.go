@@ -59,27 +59,34 @@ func serveInOneProcess(ctx context.Context, dsn string, stdout, stderr io.Writer
 // sessionHolds is the gateway's query.
 func sessionHolds(ctx context.Context, pool *pgxpool.Pool, token string) bool {
 	hash, now := sha256.Sum256([]byte(token)), time.Now()
-	var id, email, role string
+	var id, email, role, session string
 	var made, opened, seen, ends time.Time
-	return pool.QueryRow(ctx, `select u.id, u.email, u.role, u.created_at, s.created_at, s.last_seen_at, s.expires_at
+	return pool.QueryRow(ctx, `select u.id, u.email, u.role, u.created_at, s.id, s.created_at, s.last_seen_at, s.expires_at
 		from sessions s join users u on u.id = s.user_id
-		where s.token_hash = $1 and s.expires_at > $2 and s.last_seen_at > $3`, hash[:], now, now.Add(-time.Hour)).
-		Scan(&id, &email, &role, &made, &opened, &seen, &ends) == nil
+		where u.disabled_at is null and s.token_hash = $1 and s.expires_at > $2 and s.last_seen_at > $3`, hash[:], now, now.Add(-time.Hour)).
+		Scan(&id, &email, &role, &made, &session, &opened, &seen, &ends) == nil
 }
 
-// answerClusters is the cluster service's query and the gateway's body.
+// answerClusters is the cluster service's query for an administrator, who owns all, and the gateway's body.
 func answerClusters(w http.ResponseWriter, r *http.Request, pool *pgxpool.Pool) {
 	rows, err := pool.Query(r.Context(), `SELECT id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
-		api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at
-		FROM clusters WHERE $1 = '' OR owner_id = $1 ORDER BY created_at DESC, id`, "")
+		api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at,
+		former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since,
+		coalesce((SELECT access FROM cluster_members WHERE cluster_id = clusters.id AND user_id = $1), '')
+		FROM clusters WHERE true AND (cardinality($2::text[]) = 0 OR id = ANY ($2)) ORDER BY created_at DESC, id`, "usr_", []string{})
 	var found []clusterv1.Cluster
 	if err == nil {
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (clusterv1.Cluster, error) {
 			var c clusterv1.Cluster
-			var reason clusterv1.Reason
+			var reason, why clusterv1.Reason
+			var edge clusterv1.Edge
 			var generation, attempts int64
+			var former []string
+			var membership string
 			err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
-				&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &reason.Code, &reason.Message, &reason.Action, &generation, &attempts, &c.CreatedAt, &c.UpdatedAt)
+				&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &reason.Code, &reason.Message, &reason.Action, &generation, &attempts, &c.CreatedAt, &c.UpdatedAt,
+				&former, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since, &membership)
+			c.Access = clusterv1.Owner
 			if reason.Code != "" {
 				c.Reason = &reason
 			}
