@@ -21,6 +21,14 @@ var (
 	Events     = contract.Method[EventsRequest, EventsResponse]{Subject: "kubebyon.v1.cluster.events", Timeout: 5 * time.Second, Idempotent: true}
 	Kubeconfig = contract.Method[KubeconfigRequest, KubeconfigResponse]{Subject: "kubebyon.v1.cluster.kubeconfig", Timeout: 10 * time.Second, Idempotent: true}
 
+	Retry   = contract.Method[RetryRequest, Cluster]{Subject: "kubebyon.v1.cluster.retry", Timeout: 5 * time.Second}
+	Kubectl = contract.Method[KubectlRequest, KubectlResponse]{Subject: "kubebyon.v1.cluster.kubectl", Timeout: 22 * time.Second, Idempotent: true}
+
+	CreateKubeconfig    = contract.Method[CreateKubeconfigRequest, CreateKubeconfigResponse]{Subject: "kubebyon.v1.cluster.create_kubeconfig", Timeout: 10 * time.Second}
+	Kubeconfigs         = contract.Method[KubeconfigsRequest, KubeconfigsResponse]{Subject: "kubebyon.v1.cluster.kubeconfigs", Timeout: 5 * time.Second, Idempotent: true}
+	RevokeKubeconfig    = contract.Method[RevokeKubeconfigRequest, PersonalKubeconfig]{Subject: "kubebyon.v1.cluster.revoke_kubeconfig", Timeout: 10 * time.Second, Idempotent: true}
+	RevokeKubeconfigsOf = contract.Method[RevokeKubeconfigsOfRequest, RevokeKubeconfigsOfResponse]{Subject: "kubebyon.v1.cluster.revoke_kubeconfigs_of", Timeout: 5 * time.Second, Idempotent: true}
+
 	Members      = contract.Method[MembersRequest, MembersResponse]{Subject: "kubebyon.v1.cluster.members", Timeout: 5 * time.Second, Idempotent: true}
 	SetMember    = contract.Method[SetMemberRequest, Member]{Subject: "kubebyon.v1.cluster.set_member", Timeout: 5 * time.Second}
 	RemoveMember = contract.Method[RemoveMemberRequest, RemoveMemberResponse]{Subject: "kubebyon.v1.cluster.remove_member", Timeout: 5 * time.Second}
@@ -88,10 +96,13 @@ type Cluster struct {
 	APIEndpoint       string       `json:"api_endpoint,omitempty"` // https://host:port, once known
 	KubernetesVersion string       `json:"kubernetes_version,omitempty"`
 	Status            Status       `json:"status"`
-	Reason            *Reason      `json:"reason,omitempty"` // why it is not ready, or what it waits for
-	Edge              *Edge        `json:"edge,omitempty"`   // of public_access_mode loadbalancer alone
-	CreatedAt         time.Time    `json:"created_at"`
-	UpdatedAt         time.Time    `json:"updated_at"`
+	Reason            *Reason      `json:"reason,omitempty"`  // why it is not ready, or what it waits for
+	Edge              *Edge        `json:"edge,omitempty"`    // of public_access_mode loadbalancer alone
+	Removal           *Removal     `json:"removal,omitempty"` // of status deleting alone
+	// DeletionProtection refuses Delete until it is taken away.
+	DeletionProtection bool      `json:"deletion_protection"`
+	CreatedAt          time.Time `json:"created_at"`
+	UpdatedAt          time.Time `json:"updated_at"`
 }
 
 // EdgeState says whether the domain of a cluster leads to its API through the edge.
@@ -119,6 +130,29 @@ type Reason struct {
 	Action  string `json:"action,omitempty"`
 }
 
+// Removal is how far a removal has come.
+type Removal struct {
+	Deadline  time.Time   `json:"deadline"`          // after it the cluster's reason says that it takes too long; the removal goes on
+	Remaining []Remaining `json:"remaining"`         // at most MaxRemaining, in the order in which they have to go; empty: not looked yet
+	Workers   []Worker    `json:"workers,omitempty"` // the machines that had joined; each has to be cleaned up by whom it belongs to
+}
+
+// MaxRemaining bounds what a Removal lists.
+const MaxRemaining = 50
+
+// Remaining is one thing that a removal waits for.
+type Remaining struct {
+	Kind string `json:"kind"` // Release, Pod, PersistentVolumeClaim, Secret, Route, JoinToken, Namespace, …
+	Name string `json:"name"`
+	Why  string `json:"why,omitempty"` // what holds it, such as a finalizer
+}
+
+// Worker is a machine that had joined a cluster that is being removed.
+type Worker struct {
+	Name       string `json:"name"`                  // of its Node
+	InternalIP string `json:"internal_ip,omitempty"` // as it said itself
+}
+
 // CreateRequest asks for a new control plane. Name is required; the rest has defaults.
 type CreateRequest struct {
 	Name             string       `json:"name"`
@@ -127,6 +161,8 @@ type CreateRequest struct {
 	ControlPlane     ControlPlane `json:"control_plane,omitempty"`
 	ControlPlaneHost string       `json:"control_plane_host,omitempty"`
 	PublicAccessMode AccessMode   `json:"public_access_mode,omitempty"`
+
+	DeletionProtection bool `json:"deletion_protection,omitempty"`
 }
 
 // ListRequest asks for every cluster that the principal may see.
@@ -150,6 +186,13 @@ type UpdateRequest struct {
 	Name             *string     `json:"name,omitempty"`
 	ControlPlaneHost *string     `json:"control_plane_host,omitempty"`
 	PublicAccessMode *AccessMode `json:"public_access_mode,omitempty"`
+	// DeletionProtection: an editor may set it; to take it away needs Owner.
+	DeletionProtection *bool `json:"deletion_protection,omitempty"`
+}
+
+// RetryRequest begins the work on a cluster in error again. One in another status is a conflict (cluster_not_failed).
+type RetryRequest struct {
+	ID string `json:"id"`
 }
 
 // DeleteRequest starts the removal; the answer has the status deleting.
@@ -186,7 +229,100 @@ type Event struct {
 	Action  string    `json:"action,omitempty"`
 }
 
-// KubeconfigRequest asks for a kubeconfig to download; the cluster must be ready.
+// MaxKubectlOutput bounds both outputs of a KubectlResponse together, in bytes of their JSON.
+const MaxKubectlOutput = 768 << 10
+
+// KubectlRequest runs kubectl with Args, which stand after the word kubectl, and with an identity that only reads and never sees
+// what Secrets hold. What is not allowed by name is refused (invalid, kubectl_refused).
+type KubectlRequest struct {
+	ID   string   `json:"id"`
+	Args []string `json:"args"`
+}
+
+// KubectlResponse is what kubectl said. Control characters but for line feeds and tabs are shown, as ^[ for an escape; what is
+// no UTF-8 is U+FFFD.
+type KubectlResponse struct {
+	Stdout     string `json:"stdout"`
+	Stderr     string `json:"stderr"`
+	ExitCode   int    `json:"exit_code"` // 124: it was ended at its time limit, as stderr says
+	Truncated  bool   `json:"truncated"` // there was more than MaxKubectlOutput
+	DurationMS int64  `json:"duration_ms"`
+}
+
+// The lifetimes of a PersonalKubeconfig. Kubernetes gives no token that ends sooner than the shortest.
+const (
+	MinKubeconfigTTL     = 10 * time.Minute
+	DefaultKubeconfigTTL = 8 * time.Hour
+	MaxKubeconfigTTL     = 24 * time.Hour
+)
+
+// KubeconfigState is where a personal kubeconfig is in its life.
+type KubeconfigState string
+
+// The states.
+const (
+	KubeconfigActive   KubeconfigState = "active"
+	KubeconfigExpired  KubeconfigState = "expired"
+	KubeconfigRevoking KubeconfigState = "revoking" // asked for, but the tenant's API does not answer; it is tried until it does
+	KubeconfigRevoked  KubeconfigState = "revoked"
+)
+
+// PersonalKubeconfig is one that was made for an account. It holds no credential.
+type PersonalKubeconfig struct {
+	ID        string          `json:"id"` // kc_ + 20 of [a-z0-9]
+	ClusterID string          `json:"cluster_id"`
+	UserID    string          `json:"user_id"`
+	Identity  string          `json:"identity"` // the user's name in the tenant, as its audit log shows it
+	Access    Access          `json:"access"`
+	State     KubeconfigState `json:"state"`
+	CreatedAt time.Time       `json:"created_at"`
+	ExpiresAt time.Time       `json:"expires_at"`
+	RevokedAt *time.Time      `json:"revoked_at,omitempty"`
+	RevokedBy string          `json:"revoked_by,omitempty"` // a user id; empty: by us, since its owner lost the access
+}
+
+// CreateKubeconfigRequest asks for a kubeconfig of the principal's own. Access is at most what the principal has.
+type CreateKubeconfigRequest struct {
+	ID         string `json:"id"`
+	UserName   string `json:"user_name"`             // what the identity in the tenant is named after: the account's address, from the gateway
+	Access     Access `json:"access,omitempty"`      // empty: what the principal has, but Editor at most
+	TTLSeconds *int64 `json:"ttl_seconds,omitempty"` // nil: DefaultKubeconfigTTL
+}
+
+// CreateKubeconfigResponse holds a credential: never log it.
+type CreateKubeconfigResponse struct {
+	PersonalKubeconfig
+	Kubeconfig string `json:"kubeconfig"` // YAML
+	FileName   string `json:"file_name"`
+}
+
+// KubeconfigsRequest asks for a cluster's personal kubeconfigs: an owner sees all, others their own.
+type KubeconfigsRequest struct {
+	ID string `json:"id"`
+}
+
+// KubeconfigsResponse holds the newest 200, newest first.
+type KubeconfigsResponse struct {
+	Kubeconfigs []PersonalKubeconfig `json:"kubeconfigs"`
+}
+
+// RevokeKubeconfigRequest ends one. An owner may end any, others their own. One that has ended already is left as it is.
+type RevokeKubeconfigRequest struct {
+	ID           string `json:"id"`
+	KubeconfigID string `json:"kubeconfig_id"`
+}
+
+// RevokeKubeconfigsOfRequest ends those of an account in every cluster, for an administrator: the account was disabled or is gone.
+type RevokeKubeconfigsOfRequest struct {
+	UserID string `json:"user_id"`
+}
+
+// RevokeKubeconfigsOfResponse counts those that were active.
+type RevokeKubeconfigsOfResponse struct {
+	Revoked int `json:"revoked"`
+}
+
+// KubeconfigRequest asks for the administrator's kubeconfig, for an owner; the cluster must be ready.
 type KubeconfigRequest struct {
 	ID string `json:"id"`
 }
