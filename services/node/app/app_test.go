@@ -311,34 +311,6 @@ func (w *world) register(tb testing.TB, n int, prefix string) {
 	}
 }
 
-// A tenant fills its nodes' status as it likes. What is taken of an answer is bounded, and the nodes are listed all the same.
-func TestFatNodesAreListedInSmallerPages(t *testing.T) {
-	w := start(t)
-	defer w.empty(t)
-	c := w.cluster(t, nil)
-	const fat = 36 // MiB together; 32 are taken at once
-	nodes := w.kube.CoreV1().Nodes()
-	for i := range fat {
-		made := must(nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fat-%02d", i)}}, metav1.CreateOptions{}))
-		made.Status.Images = []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 1<<20)}}}
-		must(nodes.UpdateStatus(t.Context(), made, metav1.UpdateOptions{}))
-	}
-	seen := 0
-	for page := (nodev1.ListRequest{ClusterID: c.ID}); ; {
-		got, err := w.list(t.Context(), owner, page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if seen += len(got.Nodes); got.Continue == "" {
-			break
-		}
-		page.Continue = got.Continue
-	}
-	if seen != fat {
-		t.Errorf("%d nodes", seen)
-	}
-}
-
 func (w *world) empty(tb testing.TB) {
 	tb.Helper()
 	if err := w.kube.CoreV1().Nodes().DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,10 +16,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
+	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/pkg/test/kubetest"
 	"github.com/kubebyon/kubebyon/services/node/internal/node"
 )
@@ -200,5 +205,62 @@ func TestATenantsHostDoesNotLeadToUs(t *testing.T) {
 		if _, err := pool.Nodes(t.Context(), target, node.Page{Limit: 1}); fault.From(err).Code != want {
 			t.Errorf("allowed %v: %v", allow, err)
 		}
+	}
+}
+
+// A tenant fills its nodes' status as it likes. What is taken of an answer is bounded, and the nodes are listed all the
+// same. How long that may take is Nodes' to bound: here no clock is asked.
+func TestFatNodesAreListedInSmallerPages(t *testing.T) {
+	const fat = 36 // MiB together; 32 are taken at once
+	cfg := rest.CopyConfig(kubetest.Shared(t))
+	cfg.QPS = -1
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	tenant.Guard(cfg, true)
+	tenantAPI, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := tenantAPI.CoreV1().Nodes()
+	t.Cleanup(func() {
+		if err := nodes.DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "fat=yes"}); err != nil {
+			t.Error(err)
+		}
+	})
+	for i := range fat {
+		made, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("fat-%02d", i), Labels: map[string]string{"fat": "yes"}}}, metav1.CreateOptions{})
+		if err == nil {
+			made.Status.Images = []corev1.ContainerImage{{Names: []string{strings.Repeat("x", 1<<20)}}}
+			_, err = nodes.UpdateStatus(t.Context(), made, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool, err := New(nil, Options{Size: 1, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &client{core: tenantAPI.CoreV1().RESTClient()}
+	var seen []string
+	for page, pages := (node.Page{Limit: 500}), 1; ; pages++ {
+		got, err := pool.page(t.Context(), c, page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got.Nodes {
+			if strings.HasPrefix(got.Nodes[i].Name, "fat-") {
+				seen = append(seen, got.Nodes[i].Name)
+			}
+		}
+		if page.Continue = got.Continue; page.Continue == "" {
+			if pages == 1 {
+				t.Error("one page held them all")
+			}
+			break
+		}
+	}
+	slices.Sort(seen)
+	if len(slices.Compact(seen)) != fat {
+		t.Errorf("%d nodes: %q", len(seen), seen)
 	}
 }
