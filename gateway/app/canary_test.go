@@ -37,7 +37,7 @@ var (
 		created_at created_by credential detail effect email ephemeral_storage expires_at external_ip field fields id internal_ip join_base_url
 		kernel_version key kubelet_version kubernetes_version last_seen_at last_used_at level memory message name namespace next_cursor objects os_image
 		outcome owner_id pods public_access_mode public_base_url reason registration revoked_at role roles scopes session_id since state status title token_id trace_id type
-		updated_at user_agent value vcluster_name provider bind_addr kind api haproxy mode domain address last_sync`)
+		updated_at user_agent value vcluster_name provider bind_addr kind api haproxy mode domain address last_sync deadline why`)
 )
 
 func words(text string) map[string]bool {
