@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"mime"
 	"net/http"
+	"reflect"
 	"regexp"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
@@ -94,16 +95,23 @@ func (s *Server) showCluster(w http.ResponseWriter, r *http.Request) error {
 	return writeJSON(w, http.StatusOK, clusterBody{found})
 }
 
+// clusterChange is what may be changed of a cluster; all else of it stays, and a body that has it is told so.
+type clusterChange struct {
+	Name             *string               `json:"name"`
+	ControlPlaneHost *string               `json:"control_plane_host"`
+	PublicAccessMode *clusterv1.AccessMode `json:"public_access_mode"`
+}
+
+func (clusterChange) immutable(field string) bool {
+	return hasField(reflect.TypeFor[clusterv1.Cluster](), field)
+}
+
 func (s *Server) changeCluster(w http.ResponseWriter, r *http.Request) error {
 	services, id, err := s.onCluster(r)
 	if err != nil {
 		return err
 	}
-	body, err := decode[struct {
-		Name             *string               `json:"name"`
-		ControlPlaneHost *string               `json:"control_plane_host"`
-		PublicAccessMode *clusterv1.AccessMode `json:"public_access_mode"`
-	}](w, r)
+	body, err := decode[clusterChange](w, r)
 	if err != nil {
 		return err
 	}

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -82,10 +84,14 @@ func unmarshal(body []byte, into any) error {
 		return fault.New(fault.Invalid, "trailing_data", "there is something after the JSON object")
 	}
 	// encoding/json takes NAME for name; the description does not.
-	for name := range object {
-		if !hasField(reflect.TypeOf(into).Elem(), name) {
-			return unknownField(name)
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if hasField(reflect.TypeOf(into).Elem(), name) {
+			continue
 		}
+		if fixed, ok := into.(immutable); ok && fixed.immutable(name) {
+			return fieldImmutable(name)
+		}
+		return unknownField(name)
 	}
 	strict := json.NewDecoder(bytes.NewReader(body))
 	strict.DisallowUnknownFields()
@@ -93,6 +99,14 @@ func unmarshal(body []byte, into any) error {
 		return explain(err)
 	}
 	return nil
+}
+
+// immutable is a body that changes something of which certain fields stay what they are for good.
+type immutable interface{ immutable(field string) bool }
+
+func fieldImmutable(name string) error {
+	return fault.New(fault.Invalid, "field_immutable", "%s stays what it is for good", name).In(name).
+		Do("leave it out; where it has to be another one, make another one and delete this")
 }
 
 func explain(err error) error {
