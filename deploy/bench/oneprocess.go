@@ -71,7 +71,7 @@ func sessionHolds(ctx context.Context, pool *pgxpool.Pool, token string) bool {
 func answerClusters(w http.ResponseWriter, r *http.Request, pool *pgxpool.Pool) {
 	rows, err := pool.Query(r.Context(), `SELECT id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
 		api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at,
-		former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since,
+		former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since, deletion_protection,
 		coalesce((SELECT access FROM cluster_members WHERE cluster_id = clusters.id AND user_id = $1), '')
 		FROM clusters WHERE true AND (cardinality($2::text[]) = 0 OR id = ANY ($2)) ORDER BY created_at DESC, id`, "usr_", []string{})
 	var found []clusterv1.Cluster
@@ -85,7 +85,7 @@ func answerClusters(w http.ResponseWriter, r *http.Request, pool *pgxpool.Pool) 
 			var membership string
 			err := row.Scan(&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
 				&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &reason.Code, &reason.Message, &reason.Action, &generation, &attempts, &c.CreatedAt, &c.UpdatedAt,
-				&former, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since, &membership)
+				&former, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since, &c.DeletionProtection, &membership)
 			c.Access = clusterv1.Owner
 			if reason.Code != "" {
 				c.Reason = &reason

@@ -139,13 +139,16 @@ func TestEveryRoute(t *testing.T) {
 		{stranger, "GET", edgeStatus, "", "", 401, "not_logged_in"},
 
 		{stranger, "POST", clusters, "", `{"name":"demo"}`, 401, "not_logged_in"},
-		{w.browser, "POST", clusters, "", `{"name":"demo","vcluster_name":"demo","namespace":"demo","control_plane_host":"198.18.0.2","control_plane":"upstream","public_access_mode":"nodeport"}`, 201, ""},
+		{w.browser, "POST", clusters, "", `{"name":"demo","vcluster_name":"demo","namespace":"demo","control_plane_host":"198.18.0.2","control_plane":"upstream","public_access_mode":"nodeport","deletion_protection":true}`, 201, ""},
 		{stranger, "GET", clusters, "", "", 401, "not_logged_in"},
 		{w.browser, "GET", clusters, "", "", 200, ""},
 		{w.browser, "GET", cluster, clusterID, "", 200, ""},
 		{w.browser, "GET", cluster, wrongID, "", 404, "cluster_not_found"},
 		{w.browser, "PATCH", cluster, clusterID, `{"control_plane_host":"demo.example.com"}`, 200, ""},
 		{w.browser, "PATCH", cluster, clusterID, `{}`, 400, "nothing_to_change"},
+		{w.browser, "PATCH", cluster, clusterID, `{"deletion_protection":false}`, 200, ""},
+		{w.browser, "POST", cluster + "/retry", clusterID, "", 202, ""},
+		{w.browser, "POST", cluster + "/retry", wrongID, "", 404, "cluster_not_found"},
 		{w.browser, "DELETE", cluster, clusterID, "", 202, ""},
 		{stranger, "DELETE", cluster, clusterID, "", 401, "not_logged_in"},
 		{w.browser, "GET", cluster + "/events", clusterID, "", 200, ""},
@@ -194,11 +197,11 @@ func TestEveryRoute(t *testing.T) {
 	w.leakedNothing(spans)
 
 	w.backend.set(func(b *backend) {
-		host := "demo.example.com"
-		if diff := cmp.Diff([]clusterv1.UpdateRequest{{ID: clusterID, ControlPlaneHost: &host}}, b.updates); diff != "" {
+		host, open := "demo.example.com", false
+		if diff := cmp.Diff([]clusterv1.UpdateRequest{{ID: clusterID, ControlPlaneHost: &host}, {ID: clusterID, DeletionProtection: &open}}, b.updates); diff != "" {
 			t.Error(diff)
 		}
-		if diff := cmp.Diff([]clusterv1.CreateRequest{{Name: "demo", VClusterName: "demo", Namespace: "demo", ControlPlaneHost: "198.18.0.2", ControlPlane: "upstream", PublicAccessMode: "nodeport"}}, b.creates); diff != "" {
+		if diff := cmp.Diff([]clusterv1.CreateRequest{{Name: "demo", VClusterName: "demo", Namespace: "demo", ControlPlaneHost: "198.18.0.2", ControlPlane: "upstream", PublicAccessMode: "nodeport", DeletionProtection: true}}, b.creates); diff != "" {
 			t.Error(diff)
 		}
 		for _, p := range b.principals {

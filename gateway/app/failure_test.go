@@ -42,6 +42,7 @@ func TestAbsentServicesAnswerAtOnce(t *testing.T) {
 		{"DELETE", cluster, clusterID, ""},
 		{"GET", cluster + "/events", clusterID, ""},
 		{"GET", cluster + "/kubeconfig", clusterID, ""},
+		{"POST", cluster + "/retry", clusterID, ""},
 		{"POST", cluster + "/join-token", clusterID, `{}`},
 		{"GET", cluster + "/join-tokens", clusterID, ""},
 		{"DELETE", cluster + "/join-tokens/{token_id}", clusterID + " " + tokenID, ""},

@@ -41,6 +41,7 @@ var usesOfClusters = map[string]use{
 	"POST " + clusters: {who: account, body: `{"name":"demo"}`}, "GET " + clusters: {who: account},
 	"GET " + cluster: {who: account, fill: clusterID}, "PATCH " + cluster: {who: account, fill: clusterID, body: `{"name":"x"}`},
 	"DELETE " + cluster: {who: account, fill: clusterID}, "GET " + cluster + "/events": {who: account, fill: clusterID},
+	"POST " + cluster + "/retry":                    {who: account, fill: clusterID},
 	"GET " + cluster + "/kubeconfig":                {who: account, fill: clusterID, writes: true},
 	"POST " + cluster + "/join-token":               {who: account, fill: clusterID, body: `{}`},
 	"GET " + cluster + "/join-tokens":               {who: account, fill: clusterID},

@@ -489,7 +489,17 @@ func (b *backend) serve(tb testing.TB, url string) {
 	on(b, cluster, clusterv1.Delete, func(clusterv1.DeleteRequest) (clusterv1.Cluster, error) {
 		c := example()
 		c.Status = clusterv1.Deleting
+		c.Removal = &clusterv1.Removal{
+			Deadline: c.CreatedAt, Remaining: []clusterv1.Remaining{{Kind: "Pod", Name: "demo-0", Why: "finalizer example.com/held"}},
+			Workers: []clusterv1.Worker{{Name: "worker-1", InternalIP: "198.18.0.9"}},
+		}
 		return c, nil
+	})
+	on(b, cluster, clusterv1.Retry, func(r clusterv1.RetryRequest) (clusterv1.Cluster, error) {
+		if r.ID != clusterID {
+			return clusterv1.Cluster{}, fault.New(fault.NotFound, "cluster_not_found", "there is no such cluster")
+		}
+		return example(), nil
 	})
 	on(b, cluster, clusterv1.Events, func(clusterv1.EventsRequest) (clusterv1.EventsResponse, error) {
 		return clusterv1.EventsResponse{Events: []clusterv1.Event{{At: example().CreatedAt, Level: clusterv1.Info, Code: "created", Message: "stored"}}}, nil

@@ -97,9 +97,10 @@ func (s *Server) showCluster(w http.ResponseWriter, r *http.Request) error {
 
 // clusterChange is what may be changed of a cluster; all else of it stays, and a body that has it is told so.
 type clusterChange struct {
-	Name             *string               `json:"name"`
-	ControlPlaneHost *string               `json:"control_plane_host"`
-	PublicAccessMode *clusterv1.AccessMode `json:"public_access_mode"`
+	Name               *string               `json:"name"`
+	ControlPlaneHost   *string               `json:"control_plane_host"`
+	PublicAccessMode   *clusterv1.AccessMode `json:"public_access_mode"`
+	DeletionProtection *bool                 `json:"deletion_protection"`
 }
 
 func (clusterChange) immutable(field string) bool {
@@ -115,13 +116,14 @@ func (s *Server) changeCluster(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if body.Name == nil && body.ControlPlaneHost == nil && body.PublicAccessMode == nil {
+	if body == (clusterChange{}) {
 		return fault.New(fault.Invalid, "nothing_to_change", "the body changes nothing").
-			Do("give name, control_plane_host or public_access_mode")
+			Do("give name, control_plane_host, public_access_mode or deletion_protection")
 	}
 	changes(r, given(body)...)
 	changed, err := services.updateCluster(r.Context(), clusterv1.UpdateRequest{
 		ID: id, Name: body.Name, ControlPlaneHost: body.ControlPlaneHost, PublicAccessMode: body.PublicAccessMode,
+		DeletionProtection: body.DeletionProtection,
 	})
 	if err != nil {
 		return err
@@ -139,6 +141,18 @@ func (s *Server) deleteCluster(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return writeJSON(w, http.StatusAccepted, clusterBody{going})
+}
+
+func (s *Server) retryCluster(w http.ResponseWriter, r *http.Request) error {
+	services, id, err := s.onCluster(r)
+	if err != nil {
+		return err
+	}
+	begun, err := services.retryCluster(r.Context(), clusterv1.RetryRequest{ID: id})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusAccepted, clusterBody{begun})
 }
 
 func (s *Server) clusterEvents(w http.ResponseWriter, r *http.Request) error {

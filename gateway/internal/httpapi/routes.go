@@ -150,6 +150,7 @@ func (s *Server) table() []route {
 		on("GET", cluster, signed, s.showCluster),
 		on("PATCH", cluster, signed, s.changeCluster).audit("cluster.change"),
 		on("DELETE", cluster, signed, s.deleteCluster).audit("cluster.delete"),
+		on("POST", cluster+"/retry", signed, s.retryCluster).audit("cluster.retry"),
 		on("GET", cluster+"/events", signed, s.clusterEvents),
 		on("GET", cluster+"/kubeconfig", signed, s.kubeconfig).credential().audit("kubeconfig.download"),
 		on("GET", cluster+"/members", signed, s.listMembers),

@@ -29,6 +29,7 @@ type Services struct {
 	getCluster    call[clusterv1.GetRequest, clusterv1.Cluster]
 	updateCluster call[clusterv1.UpdateRequest, clusterv1.Cluster]
 	deleteCluster call[clusterv1.DeleteRequest, clusterv1.Cluster]
+	retryCluster  call[clusterv1.RetryRequest, clusterv1.Cluster]
 	clusterEvents call[clusterv1.EventsRequest, clusterv1.EventsResponse]
 	kubeconfig    call[clusterv1.KubeconfigRequest, clusterv1.KubeconfigResponse]
 	members       call[clusterv1.MembersRequest, clusterv1.MembersResponse]
@@ -58,6 +59,7 @@ func NewServices(conn *nats.Conn) Services {
 		getCluster:    rpc.Client(conn, clusterv1.Get),
 		updateCluster: rpc.Client(conn, clusterv1.Update),
 		deleteCluster: rpc.Client(conn, clusterv1.Delete),
+		retryCluster:  rpc.Client(conn, clusterv1.Retry),
 		clusterEvents: rpc.Client(conn, clusterv1.Events),
 		kubeconfig:    rpc.Client(conn, clusterv1.Kubeconfig),
 		members:       rpc.Client(conn, clusterv1.Members),

@@ -160,6 +160,7 @@ func serve(server *rpc.Server, svc *cluster.Service, edge *cluster.Edge) {
 	rpc.ServeAs(server, clusterv1.Get, svc.Get)
 	rpc.ServeAs(server, clusterv1.Update, svc.Update)
 	rpc.ServeAs(server, clusterv1.Delete, svc.Delete)
+	rpc.ServeAs(server, clusterv1.Retry, svc.Retry)
 	rpc.ServeAs(server, clusterv1.Events, svc.Events)
 	rpc.ServeAs(server, clusterv1.Kubeconfig, svc.Kubeconfig)
 	rpc.ServeAs(server, clusterv1.Members, svc.Members)

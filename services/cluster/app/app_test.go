@@ -252,8 +252,14 @@ func TestBadInput(t *testing.T) {
 	if _, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID, ControlPlaneHost: &host}); fault.From(err).Code != "host_not_ipv4" {
 		t.Error(err)
 	}
-	if c, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID}); err != nil || c.Status != clusterv1.Provisioning {
+	if c, err := ask(t, conn, alice, clusterv1.Update, clusterv1.UpdateRequest{ID: made.ID, Name: &made.Name}); err != nil || c.Status != clusterv1.Failed {
+		t.Errorf("a change of nothing: %+v, %v", c, err)
+	}
+	if c, err := ask(t, conn, alice, clusterv1.Retry, clusterv1.RetryRequest{ID: made.ID}); err != nil || c.Status != clusterv1.Provisioning || c.Reason != nil {
 		t.Errorf("trying again: %+v, %v", c, err)
+	}
+	if _, err := ask(t, conn, alice, clusterv1.Retry, clusterv1.RetryRequest{ID: made.ID}); codeOf(err) != "cluster_not_failed" || !fault.Is(err, fault.Precondition) {
+		t.Errorf("trying again while it is tried: %v", err)
 	}
 	for range 2 {
 		if c, err := ask(t, conn, alice, clusterv1.Delete, clusterv1.DeleteRequest{ID: made.ID}); err != nil || c.Status != clusterv1.Deleting {

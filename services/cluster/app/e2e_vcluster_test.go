@@ -107,7 +107,7 @@ func TestE2EVCluster(t *testing.T) {
 		t.Errorf("Helm ran without the Secret: the release is %s", status)
 	}
 	w.platformSecret(t)
-	again, err := call(w, clusterv1.Update, clusterv1.UpdateRequest{ID: c.ID, Name: &c.Name})
+	again, err := call(w, clusterv1.Retry, clusterv1.RetryRequest{ID: c.ID})
 	if err != nil || again.Status != clusterv1.Provisioning {
 		t.Fatal(again, err)
 	}

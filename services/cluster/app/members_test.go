@@ -53,6 +53,15 @@ func removeMember(t *testing.T, conn *nats.Conn, p contract.Principal, id, user 
 	return second(ask(t, conn, p, clusterv1.RemoveMember, clusterv1.RemoveMemberRequest{ID: id, UserID: user}))
 }
 
+func protect(t *testing.T, conn *nats.Conn, p contract.Principal, id string, yes bool) (clusterv1.Access, error) {
+	t.Helper()
+	c, err := ask(t, conn, p, clusterv1.Update, clusterv1.UpdateRequest{ID: id, DeletionProtection: &yes})
+	if err == nil && c.DeletionProtection != yes {
+		t.Errorf("protected %v, asked for %v", c.DeletionProtection, yes)
+	}
+	return c.Access, err
+}
+
 func codeOf(err error) string {
 	if err == nil {
 		return ""
@@ -128,6 +137,25 @@ func TestEveryMethodByEveryRole(t *testing.T) {
 		{"change the host", needEditor, "", func(p contract.Principal, id string) (clusterv1.Access, error) {
 			c, err := ask(t, conn, p, clusterv1.Update, clusterv1.UpdateRequest{ID: id, ControlPlaneHost: &host, PublicAccessMode: &mode})
 			return c.Access, err
+		}},
+		{"try again", needEditor, "cluster_not_failed", func(p contract.Principal, id string) (clusterv1.Access, error) {
+			return "", second(ask(t, conn, p, clusterv1.Retry, clusterv1.RetryRequest{ID: id}))
+		}},
+		{"protect", needEditor, "", func(p contract.Principal, id string) (clusterv1.Access, error) {
+			return protect(t, conn, p, id, true)
+		}},
+		{"take the protection away", needOwner, "", func(p contract.Principal, id string) (clusterv1.Access, error) {
+			if _, err := protect(t, conn, alice, id, true); err != nil {
+				t.Fatal(err)
+			}
+			return protect(t, conn, p, id, false)
+		}},
+		{"delete what is protected", needOwner, "deletion_protected", func(p contract.Principal, id string) (clusterv1.Access, error) {
+			if _, err := protect(t, conn, alice, id, true); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _, _ = protect(t, conn, alice, id, false) }()
+			return "", second(ask(t, conn, p, clusterv1.Delete, clusterv1.DeleteRequest{ID: id}))
 		}},
 		{"kubeconfig", needOwner, "cluster_not_ready", func(p contract.Principal, id string) (clusterv1.Access, error) {
 			return "", second(ask(t, conn, p, clusterv1.Kubeconfig, clusterv1.KubeconfigRequest{ID: id}))

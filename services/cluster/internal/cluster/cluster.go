@@ -45,6 +45,9 @@ const (
 	EventCreated         = "created"
 	EventUpdated         = "updated"
 	EventRenamed         = "renamed"
+	EventProtected       = "protected"
+	EventUnprotected     = "unprotected"
+	EventRetryRequested  = "retry_requested"
 	EventResumed         = "resumed"
 	EventNamespaceReady  = "namespace_ready"
 	EventSecretCopied    = "platform_secret_copied"
@@ -67,13 +70,15 @@ const (
 )
 
 // TryAgain is what to do once somebody has mended what a cluster's error tells.
-const TryAgain = "then PATCH the cluster with the name that it has, to try again"
+const TryAgain = "then try again with POST …/retry"
 
 // Change is an update that was checked.
 type Change struct {
 	Name             *string
 	ControlPlaneHost *string
 	PublicAccessMode *clusterv1.AccessMode
+	// DeletionProtection is set or taken away.
+	DeletionProtection *bool
 	// Work says that the host cluster has to be changed too: the row goes back to provisioning.
 	Work bool
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,6 +121,7 @@ func (s *Service) draft(ctx context.Context, p contract.Principal, req clusterv1
 	if err != nil {
 		return c, err
 	}
+	c.DeletionProtection = req.DeletionProtection
 	now := s.now().UTC().Truncate(time.Microsecond)
 	c.ID, c.OwnerID, c.Status, c.Generation = "cl_"+s.newID(), p.UserID, clusterv1.Provisioning, 1
 	c.CreatedAt, c.UpdatedAt = now, now
@@ -179,18 +181,44 @@ func (s *Service) Get(ctx context.Context, p contract.Principal, req clusterv1.G
 	return c.Cluster, err
 }
 
-// Update changes what is not nil. On a cluster in error any update tries the work again, one that changes nothing too.
+// Update changes what is not nil. Editors may, but only an owner takes the protection from deletion away.
 func (s *Service) Update(ctx context.Context, p contract.Principal, req clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
-	if !idPattern.MatchString(req.ID) {
+	return s.change(ctx, p, req.ID, func(c *Cluster) (Change, clusterv1.Event, error) {
+		need := clusterv1.Editor
+		if c.DeletionProtection && req.DeletionProtection != nil && !*req.DeletionProtection {
+			need = clusterv1.Owner
+		}
+		if err := admit(p, c, need); err != nil {
+			return Change{}, clusterv1.Event{}, err
+		}
+		return s.decide(*c, req)
+	})
+}
+
+// Retry begins the work on a cluster in error again.
+func (s *Service) Retry(ctx context.Context, p contract.Principal, req clusterv1.RetryRequest) (clusterv1.Cluster, error) {
+	return s.change(ctx, p, req.ID, func(c *Cluster) (Change, clusterv1.Event, error) {
+		if err := admit(p, c, clusterv1.Editor); err != nil {
+			return Change{}, clusterv1.Event{}, err
+		}
+		if c.Status != clusterv1.Failed {
+			return Change{}, clusterv1.Event{}, fault.New(fault.Precondition, "cluster_not_failed", "the cluster is %s, and only one in error can be tried again", c.Status).
+				Do("look at the cluster's events for what it does")
+		}
+		return Change{Work: true}, s.event(clusterv1.Info, EventRetryRequested, "asked to try again"), nil
+	})
+}
+
+// change applies what decide says under the row's lock, once it has admitted the principal.
+func (s *Service) change(ctx context.Context, p contract.Principal, id string, decide func(*Cluster) (Change, clusterv1.Event, error)) (clusterv1.Cluster, error) {
+	if !idPattern.MatchString(id) {
 		return clusterv1.Cluster{}, NotFound()
 	}
 	access := noAccess
-	c, err := s.store.Update(ctx, req.ID, p.UserID, func(c Cluster) (Change, clusterv1.Event, error) {
-		if err := admit(p, &c, clusterv1.Editor); err != nil {
-			return Change{}, clusterv1.Event{}, err
-		}
+	c, err := s.store.Update(ctx, id, p.UserID, func(c Cluster) (Change, clusterv1.Event, error) {
+		ch, e, err := decide(&c)
 		access = c.Access
-		return s.decide(c, req)
+		return ch, e, err
 	})
 	if err != nil {
 		return clusterv1.Cluster{}, err
@@ -239,16 +267,29 @@ func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, cluste
 	if mode != c.PublicAccessMode {
 		ch.PublicAccessMode = &mode
 	}
-	ch.Work = ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil || c.Status == clusterv1.Failed
-	switch {
-	case ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil:
-		return ch, s.event(clusterv1.Info, EventUpdated, fmt.Sprintf("to be reached at %s by %s", host, mode)), nil
-	case ch.Work:
-		return ch, s.event(clusterv1.Info, EventUpdated, "asked to try again"), nil
-	case ch.Name != nil:
-		return ch, s.event(clusterv1.Info, EventRenamed, "the name was changed"), nil
+	ch.Work = ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil
+	if p := req.DeletionProtection; p != nil && *p != c.DeletionProtection {
+		ch.DeletionProtection = p
 	}
-	return ch, clusterv1.Event{}, nil
+	return ch, s.changed(ch, host, mode), nil
+}
+
+// changed tells a change in one event, named after what weighs most.
+func (s *Service) changed(ch Change, host string, mode clusterv1.AccessMode) clusterv1.Event {
+	var code string
+	var said []string
+	say := func(is bool, as, text string) {
+		if is {
+			code, said = cmp.Or(code, as), append(said, text)
+		}
+	}
+	say(ch.Work, EventUpdated, fmt.Sprintf("to be reached at %s by %s", host, mode))
+	if ch.DeletionProtection != nil {
+		say(*ch.DeletionProtection, EventProtected, "protected from deletion")
+		say(!*ch.DeletionProtection, EventUnprotected, "no longer protected from deletion")
+	}
+	say(ch.Name != nil, EventRenamed, "the name was changed")
+	return s.event(clusterv1.Info, code, strings.Join(said, "; "))
 }
 
 // Delete starts the removal; on a cluster that is already being deleted it changes nothing.
@@ -260,6 +301,10 @@ func (s *Service) Delete(ctx context.Context, p contract.Principal, req clusterv
 	c, err := s.store.Delete(ctx, req.ID, p.UserID, func(c Cluster) error {
 		err := admit(p, &c, clusterv1.Owner)
 		access = c.Access
+		if err == nil && c.DeletionProtection && c.Status != clusterv1.Deleting {
+			err = fault.New(fault.Precondition, "deletion_protected", "the cluster is protected from deletion").In("deletion_protection").
+				Do("take the protection away first: PATCH it with deletion_protection false")
+		}
 		return err
 	}, s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for"))
 	if err != nil {

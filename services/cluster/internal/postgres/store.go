@@ -39,7 +39,7 @@ func New(pool *pgxpool.Pool, queue Enqueuer, now func() time.Time) *Store {
 
 const columns = `id, name, vcluster_name, namespace, owner_id, control_plane, control_plane_host, public_access_mode,
 	api_endpoint, kubernetes_version, status, reason_code, reason_message, reason_action, generation, attempts, created_at, updated_at,
-	former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since`
+	former_hosts, edge_state, edge_reason_code, edge_reason_message, edge_reason_action, edge_since, deletion_protection`
 
 // membership is one more column, of the account $1.
 const membership = `coalesce((SELECT access FROM cluster_members WHERE cluster_id = clusters.id AND user_id = $1), '')`
@@ -58,7 +58,7 @@ func scan(row pgx.Row, more ...any) (cluster.Cluster, error) {
 	// As plain strings: pgx asks reflection about a named type, in every query and for longer than all else takes.
 	err := row.Scan(append([]any{&c.ID, &c.Name, &c.VClusterName, &c.Namespace, &c.OwnerID, (*string)(&c.ControlPlane), &c.ControlPlaneHost, (*string)(&c.PublicAccessMode),
 		&c.APIEndpoint, &c.KubernetesVersion, (*string)(&c.Status), &r.Code, &r.Message, &r.Action, &c.Generation, &c.Attempts, &c.CreatedAt, &c.UpdatedAt,
-		&c.FormerHosts, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since}, more...)...)
+		&c.FormerHosts, (*string)(&edge.State), &why.Code, &why.Message, &why.Action, &edge.Since, &c.DeletionProtection}, more...)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return cluster.Cluster{}, cluster.NotFound()
 	}
@@ -111,9 +111,10 @@ func (s *Store) Create(ctx context.Context, c cluster.Cluster, e clusterv1.Event
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		var err error
 		out, err = scan(tx.QueryRow(ctx, `INSERT INTO clusters (id, name, vcluster_name, namespace, owner_id, control_plane,
-				control_plane_host, public_access_mode, status, created_at, updated_at, edge_since)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10) RETURNING `+columns,
-			c.ID, c.Name, c.VClusterName, c.Namespace, c.OwnerID, c.ControlPlane, c.ControlPlaneHost, c.PublicAccessMode, c.Status, c.CreatedAt, c.UpdatedAt))
+				control_plane_host, public_access_mode, status, created_at, updated_at, edge_since, deletion_protection)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $10, $12) RETURNING `+columns,
+			c.ID, c.Name, c.VClusterName, c.Namespace, c.OwnerID, c.ControlPlane, c.ControlPlaneHost, c.PublicAccessMode, c.Status, c.CreatedAt, c.UpdatedAt,
+			c.DeletionProtection))
 		if err != nil {
 			return err
 		}
@@ -171,13 +172,14 @@ func (s *Store) Update(ctx context.Context, id, userID string, decide func(clust
 		}
 		out, err = scan(tx.QueryRow(ctx, `UPDATE clusters SET name = coalesce($2, name), control_plane_host = coalesce($3, control_plane_host),
 				public_access_mode = coalesce($4, public_access_mode), updated_at = $5,
+				deletion_protection = coalesce($7, deletion_protection),
 				generation = generation + CASE WHEN $6 THEN 1 ELSE 0 END,
 				status = CASE WHEN $6 THEN 'provisioning' ELSE status END,
 				attempts = CASE WHEN $6 THEN 0 ELSE attempts END,
 				reason_code = CASE WHEN $6 THEN '' ELSE reason_code END,
 				reason_message = CASE WHEN $6 THEN '' ELSE reason_message END,
 				reason_action = CASE WHEN $6 THEN '' ELSE reason_action END
-			WHERE id = $1 RETURNING `+columns, id, ch.Name, ch.ControlPlaneHost, ch.PublicAccessMode, s.now(), ch.Work))
+			WHERE id = $1 RETURNING `+columns, id, ch.Name, ch.ControlPlaneHost, ch.PublicAccessMode, s.now(), ch.Work, ch.DeletionProtection))
 		if err != nil {
 			return err
 		}
