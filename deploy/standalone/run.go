@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/nats-io/nats.go"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	cluster "github.com/kubebyon/kubebyon/services/cluster/app"
+	"github.com/kubebyon/kubebyon/services/cluster/kubectl"
 	edge "github.com/kubebyon/kubebyon/services/edge/app"
 	node "github.com/kubebyon/kubebyon/services/node/app"
 	token "github.com/kubebyon/kubebyon/services/token/app"
@@ -47,8 +49,11 @@ func loadSettings(lookup func(string) (string, bool)) (settings, error) {
 // LogSettings implements process.Config.
 func (s settings) LogSettings() (format, level string) { return s.gateway.LogSettings() }
 
-// Main is the process; it gives the exit status.
+// Main is the process, or the kubectl that its cluster service starts of it; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	if len(args) > 0 && args[0] == kubectl.Arg {
+		return kubectl.Main(args[1:], lookup, os.Stdout, stderr)
+	}
 	return process.Main(ctx, process.Process[settings]{Name: "kubebyon-api", Load: loadSettings, Run: run}, args, lookup, stderr)
 }
 

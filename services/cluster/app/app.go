@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,6 +21,7 @@ import (
 	"github.com/kubebyon/kubebyon/services/cluster/internal/kube"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/postgres"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/queue"
+	"github.com/kubebyon/kubebyon/services/cluster/kubectl"
 )
 
 const (
@@ -36,8 +38,11 @@ type Deps struct {
 	NATS *nats.Conn // nil: Run connects to cfg.NATSURL
 }
 
-// Main is the process; it gives the exit status.
+// Main is the process, or the kubectl that such a process starts of itself; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
+	if len(args) > 0 && args[0] == kubectl.Arg {
+		return kubectl.Main(args[1:], lookup, os.Stdout, stderr)
+	}
 	return process.Main(ctx, process.Process[Config]{
 		Name: service, Load: LoadConfig,
 		Run: func(ctx context.Context, cfg Config, log *slog.Logger) error {
