@@ -91,7 +91,7 @@ func (b *bench) newEdgeWorld(ctx context.Context) (*edgeWorld, error) {
 		return nil, err
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	if w.conn, err = rpc.Connect(ctx, w.bus, "bench", quiet); err != nil {
+	if w.conn, err = rpc.Connect(ctx, rpc.NATS{NATSURL: w.bus}, "bench", quiet); err != nil {
 		return nil, err
 	}
 	w.changed = rpc.Publish(w.conn, clusterv1.Changed, quiet)

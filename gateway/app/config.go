@@ -16,6 +16,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/keyring"
 	"github.com/kubebyon/kubebyon/gateway/internal/ratelimit"
 	"github.com/kubebyon/kubebyon/pkg/config"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
 	"github.com/kubebyon/kubebyon/pkg/telemetry"
 )
 
@@ -24,10 +25,10 @@ import (
 type Config struct {
 	config.Common
 
+	rpc.NATS
 	HTTPAddr    config.HostPort `env:"KUBEBYON_HTTP_ADDR" envDefault:":8080"`
 	HTTPSAddr   config.HostPort `env:"KUBEBYON_HTTPS_ADDR"`
 	DatabaseDSN config.DSN      `env:"KUBEBYON_DATABASE_DSN,required"`
-	NATSURL     string          `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" secret:"true"` // may hold a password
 
 	AdminEmail        string `env:"KUBEBYON_ADMIN_EMAIL" envDefault:"admin@kubebyon.local" accepts:"an e-mail address"`
 	AdminPasswordFile string `env:"KUBEBYON_ADMIN_PASSWORD_FILE" accepts:"the path of a file that holds a password of at least 12 characters"`

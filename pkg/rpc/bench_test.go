@@ -13,12 +13,12 @@ import (
 // BenchmarkCall against a bare NATS request of the same size shows what the chain costs.
 func BenchmarkCall(b *testing.B) {
 	url := natstest.New(b)
-	server, err := rpc.Connect(b.Context(), url, "server", slog.New(slog.DiscardHandler))
+	server, err := rpc.Connect(b.Context(), rpc.NATS{NATSURL: url}, "server", slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer server.Close()
-	client, err := rpc.Connect(b.Context(), url, "client", slog.New(slog.DiscardHandler))
+	client, err := rpc.Connect(b.Context(), rpc.NATS{NATSURL: url}, "client", slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,12 +12,12 @@ import (
 func TestEvents(t *testing.T) {
 	url, log := natstest.New(t), slog.New(slog.DiscardHandler)
 	happened := contract.Event[ask]{Subject: "kubebyon.v1.test.happened"}
-	teller, err := rpc.Connect(t.Context(), url, "teller", log)
+	teller, err := rpc.Connect(t.Context(), rpc.NATS{NATSURL: url}, "teller", log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer teller.Close()
-	listener, err := rpc.Connect(t.Context(), url, "listener", log)
+	listener, err := rpc.Connect(t.Context(), rpc.NATS{NATSURL: url}, "listener", log)
 	if err != nil {
 		t.Fatal(err)
 	}

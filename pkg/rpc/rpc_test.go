@@ -61,7 +61,7 @@ var (
 
 func connect(tb testing.TB, url string) *nats.Conn {
 	tb.Helper()
-	c, err := rpc.Connect(tb.Context(), url, "test", slog.New(slog.DiscardHandler))
+	c, err := rpc.Connect(tb.Context(), rpc.NATS{NATSURL: url}, "test", slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -691,7 +691,7 @@ func TestConnect(t *testing.T) {
 	log := &lines{}
 	done := make(chan error, 1)
 	go func() {
-		c, err := rpc.Connect(t.Context(), n.URL(), "late", telemetry.NewLogger(log, "text", "info"))
+		c, err := rpc.Connect(t.Context(), rpc.NATS{NATSURL: n.URL()}, "late", telemetry.NewLogger(log, "text", "info"))
 		if err == nil {
 			c.Close()
 		}
@@ -708,11 +708,11 @@ func TestConnect(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := rpc.Connect(ctx, "nats://u:hunter2@127.0.0.1:1", "x", slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := rpc.Connect(ctx, rpc.NATS{NATSURL: "nats://u:hunter2@127.0.0.1:1"}, "x", slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("got %v", err)
 	}
 	for _, bad := range []string{"", "127.0.0.1:4222", "http://x", "nats://u:hunter2@h:port"} {
-		if _, err := rpc.Connect(t.Context(), bad, "x", slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := rpc.Connect(t.Context(), rpc.NATS{NATSURL: bad}, "x", slog.New(slog.DiscardHandler)); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: got %v", bad, err)
 		}
 	}

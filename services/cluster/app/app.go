@@ -35,7 +35,7 @@ const (
 // Deps are what a process has already. Only Log is needed.
 type Deps struct {
 	Log  *slog.Logger
-	NATS *nats.Conn // nil: Run connects to cfg.NATSURL
+	NATS *nats.Conn // nil: Run connects to cfg.NATS
 }
 
 // Main is the process, or the kubectl that such a process starts of itself; it gives the exit status.
@@ -72,7 +72,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 	conn := deps.NATS
 	if conn == nil {
-		if conn, err = rpc.Connect(ctx, cfg.NATSURL, service, log); err != nil {
+		if conn, err = rpc.Connect(ctx, cfg.NATS, service, log); err != nil {
 			return err
 		}
 		defer conn.Close()

@@ -91,7 +91,7 @@ func run(t *testing.T, more map[string]string) *lockedBuffer {
 
 func dial(t *testing.T, url string) *nats.Conn {
 	t.Helper()
-	conn, err := rpc.Connect(t.Context(), url, "test", slog.New(slog.DiscardHandler))
+	conn, err := rpc.Connect(t.Context(), rpc.NATS{NATSURL: url}, "test", slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/rpc"
 	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
 	"github.com/kubebyon/kubebyon/services/cluster/internal/helm"
@@ -19,7 +20,7 @@ import (
 // Config is what the environment says. LoadConfig fills it, and what it has read from files.
 type Config struct {
 	config.Common
-	NATSURL        string     `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS URL such as nats://127.0.0.1:4222"`
+	rpc.NATS
 	DatabaseDSN    config.DSN `env:"KUBEBYON_DATABASE_DSN,required"`
 	KubeconfigPath string     `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig; empty inside of that cluster"`
 

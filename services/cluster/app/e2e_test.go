@@ -83,7 +83,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{t: t, kube: kubernetes.NewForConfigOrDie(cfg), dsn: pgtest.New(t), url: natstest.New(t), config: path}
-	if w.conn, err = rpc.Connect(t.Context(), w.url, "test", slog.New(slog.DiscardHandler)); err != nil {
+	if w.conn, err = rpc.Connect(t.Context(), rpc.NATS{NATSURL: w.url}, "test", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // after the replicas have stopped

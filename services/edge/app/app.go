@@ -14,13 +14,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/kubebyon/kubebyon/pkg/backing"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/edgev1"
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/edge/internal/dataplane"
 	"github.com/kubebyon/kubebyon/services/edge/internal/edge"
 	"github.com/kubebyon/kubebyon/services/edge/internal/haproxy"
@@ -38,12 +38,7 @@ const (
 
 // Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then closed
 // by Run.
-type Deps struct {
-	Log  *slog.Logger
-	NATS *nats.Conn
-	Pool *pgxpool.Pool
-	Host kubernetes.Interface
-}
+type Deps = backing.Services
 
 // Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
@@ -56,35 +51,13 @@ func Main(ctx context.Context, args []string, lookup func(string) (string, bool)
 // Run keeps the routes until ctx ends, then finishes the calls under way; a HAProxy of our own ends with it. While PostgreSQL,
 // NATS, the host cluster or a Data Plane API are away it waits for them, and the routes stay as they are.
 func Run(ctx context.Context, cfg Config, deps Deps) error {
-	log := deps.Log.With("service", name)
-	host, pool, conn := deps.Host, deps.Pool, deps.NATS
-	if host == nil {
-		c, err := tenant.HostConfig(cfg.KubeconfigPath)
-		if err != nil {
-			return err
-		}
-		if host, err = kubernetes.NewForConfig(c); err != nil {
-			return fmt.Errorf("the host cluster's client: %w", err)
-		}
+	on, closing, err := deps.Open(ctx, cfg.Settings, name)
+	defer closing()
+	if err != nil {
+		return backing.Ended(ctx, err)
 	}
-	if pool == nil {
-		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer p.Close()
-		pool = p
-	}
-	if conn == nil {
-		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer c.Close()
-		conn = c
-	}
-	s := &service{cfg: cfg, log: log, conn: conn, pool: pool}
-	return s.run(ctx, host)
+	s := &service{cfg: cfg, log: on.Log, conn: on.NATS, pool: on.Pool}
+	return s.run(ctx, on.Host)
 }
 
 // service is one replica.
@@ -250,14 +223,4 @@ type reporter struct {
 func (r reporter) Report(ctx context.Context, reports []clusterv1.EdgeReport) error {
 	_, err := r.send(ctx, clusterv1.ReportEdgeRequest{Reports: reports})
 	return err
-}
-
-// end tells an orderly end before the start was through from a failure.
-func end(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
 }

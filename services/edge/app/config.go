@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kubebyon/kubebyon/pkg/backing"
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/services/edge/internal/dataplane"
 )
@@ -22,9 +23,7 @@ import (
 // Config of the process, from the environment. LoadConfig fills it, and what it has read from files.
 type Config struct {
 	config.Common
-	NATSURL        string     `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
-	DatabaseDSN    config.DSN `env:"KUBEBYON_DATABASE_DSN,required"`
-	KubeconfigPath string     `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
+	backing.Settings
 
 	Provider    string          `env:"KUBEBYON_PUBLIC_ACCESS_PROVIDER" envDefault:"haproxy" enum:"haproxy"`
 	BindAddr    config.HostPort `env:"KUBEBYON_HAPROXY_BIND_ADDR" envDefault:":443"`

@@ -68,7 +68,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { _ = os.RemoveAll(w.dir) })
 	w.bind = freeAddr(t)
 	log := telemetry.NewLogger(t.Output(), "text", "debug")
-	if w.conn, err = rpc.Connect(t.Context(), w.nats, "test", log); err != nil {
+	if w.conn, err = rpc.Connect(t.Context(), rpc.NATS{NATSURL: w.nats}, "test", log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.conn.Close)

@@ -9,10 +9,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
-	"k8s.io/client-go/kubernetes"
-
+	"github.com/kubebyon/kubebyon/pkg/backing"
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/contract/nodev1"
@@ -20,7 +17,6 @@ import (
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/node/internal/kube"
 	"github.com/kubebyon/kubebyon/services/node/internal/node"
 	"github.com/kubebyon/kubebyon/services/node/internal/postgres"
@@ -35,13 +31,12 @@ const (
 // Config of the process, from the environment.
 type Config struct {
 	config.Common
-	NATSURL        string        `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
-	DatabaseDSN    config.DSN    `env:"KUBEBYON_DATABASE_DSN,required"`
-	KubeconfigPath string        `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
-	Clients        int           `env:"KUBEBYON_NODE_CLIENTS" envDefault:"256" accepts:"a whole number from 1: how many tenants' clients are kept"`
-	ClientIdle     time.Duration `env:"KUBEBYON_NODE_CLIENT_IDLE" envDefault:"15m" accepts:"a duration from 1s: how long an unused tenant's client is kept"`
-	ClientFresh    time.Duration `env:"KUBEBYON_NODE_CLIENT_FRESH" envDefault:"10s" accepts:"a duration from 0s: how long a tenant's kubeconfig is not read again"`
-	AllowLoopback  bool          `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
+	backing.Settings
+
+	Clients       int           `env:"KUBEBYON_NODE_CLIENTS" envDefault:"256" accepts:"a whole number from 1: how many tenants' clients are kept"`
+	ClientIdle    time.Duration `env:"KUBEBYON_NODE_CLIENT_IDLE" envDefault:"15m" accepts:"a duration from 1s: how long an unused tenant's client is kept"`
+	ClientFresh   time.Duration `env:"KUBEBYON_NODE_CLIENT_FRESH" envDefault:"10s" accepts:"a duration from 0s: how long a tenant's kubeconfig is not read again"`
+	AllowLoopback bool          `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
 }
 
 // LoadConfig reads the settings; its error is one line that names the variable.
@@ -59,14 +54,9 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	return cfg, err
 }
 
-// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then
-// closed by Run.
-type Deps struct {
-	Log  *slog.Logger
-	NATS *nats.Conn
-	Pool *pgxpool.Pool
-	Host kubernetes.Interface
-}
+// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then closed
+// by Run.
+type Deps = backing.Services
 
 // Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
@@ -78,39 +68,18 @@ func Main(ctx context.Context, args []string, lookup func(string) (string, bool)
 
 // Run serves until ctx ends, then finishes the calls under way. While PostgreSQL or NATS is away it waits for them.
 func Run(ctx context.Context, cfg Config, deps Deps) error {
-	log := deps.Log.With("service", name)
-	db, host, conn := deps.Pool, deps.Host, deps.NATS
-	if host == nil {
-		c, err := tenant.HostConfig(cfg.KubeconfigPath)
-		if err != nil {
-			return err
-		}
-		if host, err = kubernetes.NewForConfig(c); err != nil {
-			return fmt.Errorf("the host cluster's client: %w", err)
-		}
+	on, closing, err := deps.Open(ctx, cfg.Settings, name)
+	defer closing()
+	if err != nil {
+		return backing.Ended(ctx, err)
 	}
-	if db == nil {
-		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer p.Close()
-		db = p
-	}
-	if err := pkgpostgres.Migrate(ctx, db, name, postgres.Migrations()); err != nil {
-		return end(ctx, err)
+	log, conn := on.Log, on.NATS
+	if err := pkgpostgres.Migrate(ctx, on.Pool, name, postgres.Migrations()); err != nil {
+		return backing.Ended(ctx, err)
 	}
 	log.InfoContext(ctx, "storage initialized, driver=postgres")
-	if conn == nil {
-		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer c.Close()
-		conn = c
-	}
 
-	pool, err := kube.New(host, kube.Options{Size: cfg.Clients, Idle: cfg.ClientIdle, Fresh: cfg.ClientFresh, Now: time.Now, AllowLoopback: cfg.AllowLoopback})
+	pool, err := kube.New(on.Host, kube.Options{Size: cfg.Clients, Idle: cfg.ClientIdle, Fresh: cfg.ClientFresh, Now: time.Now, AllowLoopback: cfg.AllowLoopback})
 	if err != nil {
 		return err
 	}
@@ -134,16 +103,6 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 			return server.Shutdown(last)
 		}},
 	)
-}
-
-// end tells an orderly end before the start was through from a failure.
-func end(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
 }
 
 // clusters is node.Clusters over NATS.

@@ -79,7 +79,7 @@ func start(tb testing.TB) *world {
 	tb.Helper()
 	w := &world{rest: kubetest.Shared(tb), dsn: pgtest.New(tb), log: &buffer{}, clusters: map[string]clusterv1.Cluster{}}
 	w.kube = must(kubernetes.NewForConfig(w.rest))
-	w.conn = must(rpc.Connect(tb.Context(), natstest.New(tb), "test", slog.New(slog.DiscardHandler)))
+	w.conn = must(rpc.Connect(tb.Context(), rpc.NATS{NATSURL: natstest.New(tb)}, "test", slog.New(slog.DiscardHandler)))
 	tb.Cleanup(w.conn.Close)
 	w.serveClusters(tb)
 

@@ -4,15 +4,11 @@ package app
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-	"github.com/nats-io/nats.go"
-	"k8s.io/client-go/kubernetes"
-
+	"github.com/kubebyon/kubebyon/pkg/backing"
 	"github.com/kubebyon/kubebyon/pkg/config"
 	"github.com/kubebyon/kubebyon/pkg/contract"
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
@@ -20,7 +16,6 @@ import (
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
-	"github.com/kubebyon/kubebyon/pkg/tenant"
 	"github.com/kubebyon/kubebyon/services/token/internal/joinscript"
 	"github.com/kubebyon/kubebyon/services/token/internal/kube"
 	"github.com/kubebyon/kubebyon/services/token/internal/postgres"
@@ -36,10 +31,9 @@ const (
 // Config of the process, from the environment.
 type Config struct {
 	config.Common
-	NATSURL        string     `env:"KUBEBYON_NATS_URL" envDefault:"nats://127.0.0.1:4222" accepts:"a NATS address, such as nats://127.0.0.1:4222"`
-	DatabaseDSN    config.DSN `env:"KUBEBYON_DATABASE_DSN,required"`
-	KubeconfigPath string     `env:"KUBEBYON_KUBECONFIG_PATH" accepts:"the path of the host cluster's kubeconfig, or nothing inside that cluster"`
-	AllowLoopback  bool       `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
+	backing.Settings
+
+	AllowLoopback bool `env:"KUBEBYON_ALLOW_LOOPBACK_HOSTS"`
 }
 
 // LoadConfig reads the settings; its error is one line that names the variable.
@@ -47,14 +41,9 @@ func LoadConfig(lookup func(string) (string, bool)) (Config, error) {
 	return config.Load[Config](lookup)
 }
 
-// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then
-// closed by Run.
-type Deps struct {
-	Log  *slog.Logger
-	NATS *nats.Conn
-	Pool *pgxpool.Pool
-	Host kubernetes.Interface
-}
+// Deps are what a composition may share between services. Log is required; what is nil is made from Config, and then closed
+// by Run.
+type Deps = backing.Services
 
 // Main is the process; it gives the exit status.
 func Main(ctx context.Context, args []string, lookup func(string) (string, bool), stderr io.Writer) int {
@@ -66,41 +55,20 @@ func Main(ctx context.Context, args []string, lookup func(string) (string, bool)
 
 // Run serves until ctx ends, then finishes the calls under way. While PostgreSQL or NATS is away it waits for them.
 func Run(ctx context.Context, cfg Config, deps Deps) error {
-	log := deps.Log.With("service", name)
-	pool, host, conn := deps.Pool, deps.Host, deps.NATS
-	if host == nil {
-		c, err := tenant.HostConfig(cfg.KubeconfigPath)
-		if err != nil {
-			return err
-		}
-		if host, err = kubernetes.NewForConfig(c); err != nil {
-			return fmt.Errorf("the host cluster's client: %w", err)
-		}
+	on, closing, err := deps.Open(ctx, cfg.Settings, name)
+	defer closing()
+	if err != nil {
+		return backing.Ended(ctx, err)
 	}
-	if pool == nil {
-		p, err := pkgpostgres.Open(ctx, string(cfg.DatabaseDSN.Secret), log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer p.Close()
-		pool = p
-	}
+	log, pool, conn := on.Log, on.Pool, on.NATS
 	if err := pkgpostgres.Migrate(ctx, pool, name, postgres.Migrations()); err != nil {
-		return end(ctx, err)
+		return backing.Ended(ctx, err)
 	}
 	log.InfoContext(ctx, "storage initialized, driver=postgres")
-	if conn == nil {
-		c, err := rpc.Connect(ctx, cfg.NATSURL, "kubebyon-"+name, log)
-		if err != nil {
-			return end(ctx, err)
-		}
-		defer c.Close()
-		conn = c
-	}
 
 	service := &token.Service{
 		Clusters: clusters{get: rpc.Client(conn, clusterv1.Get)},
-		Tenants:  kube.New(host, cfg.AllowLoopback),
+		Tenants:  kube.New(on.Host, cfg.AllowLoopback),
 		Store:    postgres.New(pool),
 		Render:   render,
 		Now:      time.Now,
@@ -121,16 +89,6 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	return server.Shutdown(last)
-}
-
-// end tells an orderly end before the start was through from a failure.
-func end(ctx context.Context, err error) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	default:
-		return err
-	}
 }
 
 // known is for what asks the cluster service who may, with the principal that is in ctx.

@@ -104,7 +104,7 @@ func startOn(t *testing.T, cfg *rest.Config, dsn string) *bench {
 
 func connect(t *testing.T) *nats.Conn {
 	t.Helper()
-	conn := must(rpc.Connect(t.Context(), natstest.New(t), "test", slog.New(slog.DiscardHandler)))
+	conn := must(rpc.Connect(t.Context(), rpc.NATS{NATSURL: natstest.New(t)}, "test", slog.New(slog.DiscardHandler)))
 	t.Cleanup(conn.Close)
 	return conn
 }
@@ -113,7 +113,8 @@ func connect(t *testing.T) *nats.Conn {
 func (b *bench) run(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	cfg := app.Config{DatabaseDSN: config.DSN{Secret: telemetry.Secret(b.dsn)}, AllowLoopback: !b.away}
+	cfg := app.Config{AllowLoopback: !b.away}
+	cfg.DatabaseDSN = config.DSN{Secret: telemetry.Secret(b.dsn)}
 	done := make(chan error, 1)
 	go func() {
 		log := telemetry.NewLogger(io.MultiWriter(b.log, t.Output()), "json", "debug")
