@@ -19,6 +19,10 @@ var (
 	JoinScript = contract.Method[JoinScriptRequest, JoinScriptResponse]{Subject: "kubebyon.v1.token.join_script", Timeout: 10 * time.Second, Idempotent: true}
 )
 
+// Forget removes the records of a cluster that is being removed, or is gone: what the cluster service asks as itself, without a
+// principal. Of one that lives on it is a conflict (cluster_not_deleting). Asking again does no harm.
+var Forget = contract.Method[ForgetRequest, ForgetResponse]{Subject: "kubebyon.v1.token.forget", Timeout: 5 * time.Second, Idempotent: true}
+
 // Status of a token, derived when it is read.
 type Status string
 
@@ -69,6 +73,16 @@ type ListResponse struct {
 type RevokeRequest struct {
 	ClusterID string `json:"cluster_id"`
 	ID        string `json:"id"` // tok_…
+}
+
+// ForgetRequest names the cluster.
+type ForgetRequest struct {
+	ClusterID string `json:"cluster_id"`
+}
+
+// ForgetResponse counts the records that were there.
+type ForgetResponse struct {
+	Forgotten int64 `json:"forgotten"`
 }
 
 // JoinScriptRequest carries a machine's bootstrap token: never log it.

@@ -80,6 +80,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	rpc.ServeAs(server, tokenv1.List, known(service.List))
 	rpc.ServeAs(server, tokenv1.Revoke, known(service.Revoke))
 	rpc.Serve(server, tokenv1.JoinScript, service.JoinScript)
+	rpc.Serve(server, tokenv1.Forget, service.Forget)
 	if err := server.Start(); err != nil { //nolint:contextcheck // each call has a context of its own
 		return err
 	}

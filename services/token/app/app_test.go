@@ -678,6 +678,43 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
+// The tokens of a cluster that is being removed end at once, and leave no record.
+func TestForget(t *testing.T) {
+	b := start(t)
+	b.dns(t)
+	ctx := t.Context()
+	going, staying := b.cluster(t, nil), b.cluster(t, nil)
+	token := tokenOf(t, must(b.create(ctx, owner, tokenv1.CreateRequest{ClusterID: going.ID, JoinBaseURL: baseURL})).JoinCommand)
+	must(b.create(ctx, owner, tokenv1.CreateRequest{ClusterID: staying.ID, JoinBaseURL: baseURL}))
+	forget := func(id string) (int64, error) {
+		done, err := rpc.Client(b.conn, tokenv1.Forget)(ctx, tokenv1.ForgetRequest{ClusterID: id})
+		return done.Forgotten, err
+	}
+	_, err := forget(going.ID)
+	wantFault(t, err, fault.Precondition, "cluster_not_deleting")
+	if _, err := b.script(ctx, token); err != nil {
+		t.Errorf("a token of a cluster that lives: %v", err)
+	}
+	going.Status = clusterv1.Deleting
+	b.put(going)
+	for _, want := range []int64{1, 0} {
+		if n, err := forget(going.ID); err != nil || n != want {
+			t.Errorf("%d forgotten, want %d: %v", n, want, err)
+		}
+	}
+	_, err = b.script(ctx, token)
+	wantFault(t, err, fault.Unauthenticated, "token_unknown")
+	b.forget(going)
+	for _, id := range []string{going.ID, "", "' OR true --\x00"} {
+		if n, err := forget(id); n != 0 || err != nil && id == going.ID {
+			t.Errorf("%q: %d forgotten, %v", id, n, err)
+		}
+	}
+	if tokens, err := b.list(ctx, owner, staying.ID); err != nil || len(tokens) != 1 {
+		t.Errorf("another cluster's: %+v, %v", tokens, err)
+	}
+}
+
 // A revocation counts for the join script even where the tenant cannot be told.
 func TestRevokeWhileTheTenantIsAway(t *testing.T) {
 	b := start(t)

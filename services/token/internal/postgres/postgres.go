@@ -72,6 +72,12 @@ func (s *Store) Revoke(ctx context.Context, clusterID, id string, at time.Time) 
 	return records[0], nil
 }
 
+// Forget removes a cluster's records.
+func (s *Store) Forget(ctx context.Context, clusterID string) (int64, error) {
+	tag, err := s.pool.Exec(ctx, "DELETE FROM tokens WHERE cluster_id = $1", clusterID)
+	return tag.RowsAffected(), wrap("forget a cluster's tokens", err)
+}
+
 // Used never moves the time backwards.
 func (s *Store) Used(ctx context.Context, id string, at time.Time) error {
 	_, err := s.pool.Exec(ctx, "UPDATE tokens SET last_used_at = GREATEST(last_used_at, $2) WHERE id = $1", id, at)

@@ -90,6 +90,18 @@ func TestStore(t *testing.T) {
 	if got, err = store.ByCluster(ctx, "cl_a"); err != nil || got[0].LastUsedAt == nil || !got[0].LastUsedAt.Equal(at.Add(time.Minute)) {
 		t.Errorf("%+v, %v", got, err)
 	}
+
+	for _, c := range []struct {
+		cluster string
+		n       int64
+	}{{"cl_a", 2}, {"cl_a", 0}, {"' OR true --", 0}} {
+		if n, err := store.Forget(ctx, c.cluster); err != nil || n != c.n {
+			t.Errorf("%d of %s forgotten, %v", n, c.cluster, err)
+		}
+	}
+	if got, err = store.ByTokenID(ctx, "aaaaaa"); err != nil || len(got) != 1 || got[0].ClusterID != "cl_b" {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
 
 func TestStoreWhilePostgreSQLIsAway(t *testing.T) {

@@ -49,6 +49,8 @@ type Store interface {
 	ByTokenID(ctx context.Context, tokenID string) ([]Record, error)
 	// Revoke sets RevokedAt unless it is set already, and gives the record; not_found when there is none.
 	Revoke(ctx context.Context, clusterID, id string, at time.Time) (Record, error)
+	// Forget removes every record of a cluster, and says how many there were.
+	Forget(ctx context.Context, clusterID string) (int64, error)
 	// Used sets LastUsedAt.
 	Used(ctx context.Context, id string, at time.Time) error
 }
@@ -194,6 +196,24 @@ func (s *Service) Revoke(ctx context.Context, req tokenv1.RevokeRequest) (tokenv
 	}
 	s.Log.InfoContext(ctx, "bootstrap token revoked", "cluster_id", cluster.ID, "token_id", record.TokenID)
 	return record.Public(now), nil
+}
+
+// Forget removes what is known of the tokens of a cluster that goes: from then on their join scripts are refused. What stands in the
+// tenant goes with it. A token that is being made at this moment may be recorded after it: whoever removes the cluster asks
+// again at the end.
+func (s *Service) Forget(ctx context.Context, req tokenv1.ForgetRequest) (tokenv1.ForgetResponse, error) {
+	switch cluster, err := s.Clusters.Any(ctx, req.ClusterID); {
+	case fault.Is(err, fault.NotFound):
+	case err != nil:
+		return tokenv1.ForgetResponse{}, err
+	case cluster.Status != clusterv1.Deleting:
+		return tokenv1.ForgetResponse{}, fault.New(fault.Precondition, "cluster_not_deleting", "the cluster %q is not being deleted, it is %s", cluster.Name, cluster.Status)
+	}
+	n, err := s.Store.Forget(ctx, req.ClusterID)
+	if err == nil && n > 0 {
+		s.Log.InfoContext(ctx, "bootstrap tokens of a removed cluster forgotten", "cluster_id", req.ClusterID, "tokens", n)
+	}
+	return tokenv1.ForgetResponse{Forgotten: n}, err
 }
 
 // JoinScript gives a machine the script that joins it to its token's cluster. The token alone admits it.
