@@ -98,7 +98,7 @@ type Cluster struct {
 	Status            Status       `json:"status"`
 	Reason            *Reason      `json:"reason,omitempty"`  // why it is not ready, or what it waits for
 	Edge              *Edge        `json:"edge,omitempty"`    // of public_access_mode loadbalancer alone
-	Removal           *Removal     `json:"removal,omitempty"` // of status deleting alone
+	Removal           *Removal     `json:"removal,omitempty"` // of status deleting alone, and not in a list
 	// DeletionProtection refuses Delete until it is taken away.
 	DeletionProtection bool      `json:"deletion_protection"`
 	CreatedAt          time.Time `json:"created_at"`
@@ -115,6 +115,9 @@ const (
 	EdgeSkipped EdgeState = "skipped" // no route can be made of what the cluster has; its owner has to change that
 	EdgeFailed  EdgeState = "failed"  // the route does not work
 )
+
+// RouteRemoved is the code of an edge that is skipped since its cluster is being deleted: no route leads there any more.
+const RouteRemoved = "route_removed"
 
 // Edge is what the edge found out about a cluster's domain last. Reason is nil where it is serving.
 type Edge struct {
@@ -134,8 +137,11 @@ type Reason struct {
 type Removal struct {
 	Deadline  time.Time   `json:"deadline"`          // after it the cluster's reason says that it takes too long; the removal goes on
 	Remaining []Remaining `json:"remaining"`         // at most MaxRemaining, in the order in which they have to go; empty: not looked yet
-	Workers   []Worker    `json:"workers,omitempty"` // the machines that had joined; each has to be cleaned up by whom it belongs to
+	Workers   []Worker    `json:"workers,omitempty"` // at most MaxWorkers machines that had joined; each has to be cleaned up by whom it belongs to
 }
+
+// MaxWorkers bounds what a Removal lists.
+const MaxWorkers = 200
 
 // MaxRemaining bounds what a Removal lists.
 const MaxRemaining = 50

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
+	"github.com/kubebyon/kubebyon/pkg/contract/tokenv1"
 	pkgpostgres "github.com/kubebyon/kubebyon/pkg/postgres"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	"github.com/kubebyon/kubebyon/pkg/rpc"
@@ -97,7 +98,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	if err != nil {
 		return err
 	}
-	worker := cluster.NewWorker(announced, charts, hosts, cluster.Limits{Provision: cfg.ProvisionTimeout, Delete: cfg.DeleteTimeout}, log)
+	worker := cluster.NewWorker(announced, charts, hosts, tokens{rpc.Client(conn, tokenv1.Forget)}, cluster.Limits{Provision: cfg.ProvisionTimeout, Delete: cfg.DeleteTimeout}, log)
 	jobs, err := queue.New(pool, postgres.NewLocker(pool), store, worker.Work, cfg.Workers, max(cfg.ProvisionTimeout, cfg.DeleteTimeout)+chartTime, quiet)
 	if err != nil {
 		return err
@@ -107,7 +108,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 
 	svc := cluster.NewService(announced, hosts, hosts, cluster.Policy{
 		AllowLoopback: cfg.AllowLoopback, DefaultControlPlane: cfg.ControlPlane,
-		ReservedNamespaces: []string{cfg.PlatformNamespace}, Domains: cfg.domains,
+		ReservedNamespaces: []string{cfg.PlatformNamespace}, Domains: cfg.domains, DeleteWithin: cfg.DeleteTimeout,
 	}, rand20, time.Now)
 
 	if err := jobs.Start(ctx); err != nil {
@@ -130,6 +131,16 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	log.InfoContext(ctx, "the cluster service is stopping")
 	err = errors.Join(stop(ctx, server.Shutdown), stop(ctx, jobs.Stop))
 	<-warm
+	return err
+}
+
+// tokens is cluster.Tokens over NATS.
+type tokens struct {
+	forget func(context.Context, tokenv1.ForgetRequest) (tokenv1.ForgetResponse, error)
+}
+
+func (t tokens) Forget(ctx context.Context, clusterID string) error {
+	_, err := t.forget(ctx, tokenv1.ForgetRequest{ClusterID: clusterID})
 	return err
 }
 

@@ -69,6 +69,7 @@ type world struct {
 	url    string
 	config string
 	conn   *nats.Conn
+	tokens *tokenService
 	made   []string // namespaces
 }
 
@@ -86,6 +87,7 @@ func newWorld(t *testing.T) *world {
 	if w.conn, err = rpc.Connect(t.Context(), rpc.NATS{NATSURL: w.url}, "test", slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	w.tokens = serveTokens(t, w.conn)
 	t.Cleanup(func() { // after the replicas have stopped
 		w.conn.Close()
 		for _, namespace := range w.made {
@@ -321,9 +323,24 @@ func TestE2ECreateIsReadyAndDeleteLeavesNothing(t *testing.T) {
 			t.Errorf("%+v gets a kubeconfig: %v", p, err)
 		}
 	}
-	w.remove(c)
-
-	again := w.create(clusterv1.CreateRequest{Name: "E2E ready"})
+	sent = time.Now()
+	if _, err := call(w, clusterv1.Delete, clusterv1.DeleteRequest{ID: c.ID}); err != nil {
+		t.Fatal(err)
+	}
+	var again clusterv1.Cluster
+	w.eventually(time.Minute, "the same name, at once", func() bool {
+		var err error
+		again, err = call(w, clusterv1.Create, clusterv1.CreateRequest{Name: "E2E ready"})
+		if err != nil && fault.From(err).Code != "cluster_name_taken" {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	w.made = append(w.made, again.Namespace)
+	t.Logf("removed, and made again %s after it was asked for", time.Since(sent).Round(time.Millisecond))
+	if again.Namespace != c.Namespace {
+		t.Errorf("beside what is left of the old one: %s", again.Namespace)
+	}
 	again = w.until(again.ID, clusterv1.Ready, 3*time.Minute)
 	if _, err := w.tenant(again.ID).CoreV1().ConfigMaps("default").Get(t.Context(), "mark", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("a cluster of the same name has the old one's data: %v", err)

@@ -374,7 +374,7 @@ func TestChangesAreTold(t *testing.T) {
 	expect("finish", second(store.Finish(ctx, begun, cluster.Outcome{Status: clusterv1.Ready}, happened(cluster.EventReady))), there)
 	expect("finish of what is finished", second(store.Finish(ctx, begun, cluster.Outcome{Status: clusterv1.Ready}, happened(cluster.EventReady))))
 	remove := func() error {
-		return second(store.Delete(ctx, c.ID, "usr_a", func(cluster.Cluster) error { return nil }, happened(cluster.EventDeleteRequested)))
+		return second(store.Delete(ctx, c.ID, "usr_a", clusterv1.Removal{}, func(cluster.Cluster) error { return nil }, happened(cluster.EventDeleteRequested)))
 	}
 	expect("delete", remove(), there)
 	expect("delete again", remove())

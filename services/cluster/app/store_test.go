@@ -155,7 +155,7 @@ func TestStoreForgetsStaleWork(t *testing.T) {
 	if err != nil || !found || begun.Attempts != 1 {
 		t.Fatal(begun, found, err)
 	}
-	if _, err := s.Delete(t.Context(), c.ID, "usr_a", func(cluster.Cluster) error { return nil }, happened(cluster.EventDeleteRequested)); err != nil {
+	if _, err := s.Delete(t.Context(), c.ID, "usr_a", clusterv1.Removal{}, func(cluster.Cluster) error { return nil }, happened(cluster.EventDeleteRequested)); err != nil {
 		t.Fatal(err)
 	}
 	if current, err := s.Finish(t.Context(), begun, cluster.Outcome{Status: clusterv1.Ready}, happened(cluster.EventReady)); err != nil || current {

@@ -96,7 +96,8 @@ func TestRoutesFollow(t *testing.T) {
 		t.Errorf("%+v", status)
 	}
 
-	w.withdraw(b.id)
+	w.leave(b.id)
+	w.expect(b.id, "skipped/route_removed")
 	w.until("the route is gone", func() error {
 		conn, _, err := w.dial("b.example.com")
 		if err == nil {

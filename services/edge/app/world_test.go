@@ -230,10 +230,12 @@ func (w *world) publish(c clusterv1.PublishedCluster) {
 	w.changed(clusterv1.ChangedEvent{ID: c.ID})
 }
 
-func (w *world) withdraw(id string) {
+// leave lets the cluster's removal begin.
+func (w *world) leave(id string) {
 	w.mu.Lock()
-	delete(w.clusters, id)
-	delete(w.shown, id)
+	going := w.clusters[id]
+	going.Status = clusterv1.Deleting
+	w.clusters[id] = going
 	w.mu.Unlock()
 	w.changed(clusterv1.ChangedEvent{ID: id})
 }

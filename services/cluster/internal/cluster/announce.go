@@ -48,12 +48,12 @@ func (s *Announced) Update(ctx context.Context, id, userID string, decide func(C
 }
 
 // Delete implements Store.
-func (s *Announced) Delete(ctx context.Context, id, userID string, allow func(Cluster) error, e clusterv1.Event) (Cluster, error) {
+func (s *Announced) Delete(ctx context.Context, id, userID string, r clusterv1.Removal, allow func(Cluster) error, events ...clusterv1.Event) (Cluster, error) {
 	changed := false
-	c, err := s.Store.Delete(ctx, id, userID, func(c Cluster) error {
+	c, err := s.Store.Delete(ctx, id, userID, r, func(c Cluster) error {
 		changed = c.Status != clusterv1.Deleting
 		return allow(c)
-	}, e)
+	}, events...)
 	s.announce(id, changed, err)
 	return c, err
 }

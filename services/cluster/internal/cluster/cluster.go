@@ -58,6 +58,8 @@ const (
 	EventFailed          = "failed"
 	EventRetrying        = "retrying"
 	EventDeleteRequested = "delete_requested"
+	EventWorkersLeft     = "workers_left"
+	EventWorkersUnknown  = "workers_unknown"
 	EventReleaseRemoved  = "release_removed"
 	EventDeleteWaiting   = "delete_waiting"
 	EventMemberAdded     = "member_added"
@@ -67,6 +69,7 @@ const (
 	EventEdgePending     = "edge_pending"
 	EventEdgeSkipped     = "edge_skipped"
 	EventEdgeFailed      = "edge_failed"
+	EventRouteRemoved    = "route_removed"
 )
 
 // TryAgain is what to do once somebody has mended what a cluster's error tells.
@@ -91,14 +94,14 @@ type Store interface {
 	// List gives the clusters that userID created or is a member of, every one where all is set, newest first. Where only is
 	// not empty, those alone.
 	List(ctx context.Context, userID string, all bool, only []string) ([]Cluster, error)
-	// Find gives the cluster with userID's membership. It fails with cluster_not_found.
+	// Find gives the cluster with userID's membership, and its removal, which List leaves out. It fails with cluster_not_found.
 	Find(ctx context.Context, id, userID string) (Cluster, error)
 	// Update applies a change to a cluster. decide sees the row and userID's membership as they are under the row's lock,
 	// which everything that changes either takes, and gives the change. A host that gives way to another one is remembered, and
 	// what the edge said of the cluster is forgotten with a change of the host or the mode.
 	Update(ctx context.Context, id, userID string, decide func(Cluster) (Change, clusterv1.Event, error)) (Cluster, error)
-	// Delete marks the cluster as deleting; one that is already so is left as it is. allow is asked under the row's lock.
-	Delete(ctx context.Context, id, userID string, allow func(Cluster) error, e clusterv1.Event) (Cluster, error)
+	// Delete marks the cluster as deleting and stores r; one that is already so is left as it is. allow is asked under the row's lock.
+	Delete(ctx context.Context, id, userID string, r clusterv1.Removal, allow func(Cluster) error, events ...clusterv1.Event) (Cluster, error)
 	// Members gives the members, the oldest first; the creator is not one.
 	Members(ctx context.Context, id string) ([]clusterv1.Member, error)
 	// SetMember stores m, for m.AddedBy. decide sees the row under its lock and what m's account may do before, and is asked
@@ -119,9 +122,12 @@ type HostCluster interface {
 	NamespaceFree(ctx context.Context, namespace string) error
 }
 
-// Tenants gives a ready tenant's credentials.
+// Tenants asks a tenant that was ready once.
 type Tenants interface {
+	// Kubeconfig gives its administrator's credential.
 	Kubeconfig(ctx context.Context, c Cluster) (string, error)
+	// Workers gives at most clusterv1.MaxWorkers machines that have joined.
+	Workers(ctx context.Context, c Cluster) ([]clusterv1.Worker, error)
 }
 
 // NotFound is the one answer for a cluster that is absent and for one that the principal may not see.

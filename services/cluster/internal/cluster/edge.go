@@ -156,6 +156,9 @@ func edgeEvent(r clusterv1.EdgeReport) clusterv1.Event {
 		e.Code = EventEdgePending
 	case clusterv1.EdgeSkipped:
 		e.Level, e.Code = clusterv1.Warning, EventEdgeSkipped
+		if r.Reason.Code == clusterv1.RouteRemoved {
+			e.Level, e.Code = clusterv1.Info, EventRouteRemoved
+		}
 	case clusterv1.EdgeFailed:
 		e.Level, e.Code = clusterv1.Error, EventEdgeFailed
 	}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/kubebyon/kubebyon/pkg/contract/clusterv1"
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -17,6 +18,8 @@ type Policy struct {
 	ReservedNamespaces []string
 	// DefaultControlPlane stands where a request names none.
 	DefaultControlPlane clusterv1.ControlPlane
+	// DeleteWithin is how long a removal may take before it says that it takes too long.
+	DeleteWithin time.Duration
 	// Domains says which names tenants may be published under.
 	Domains Domains
 }

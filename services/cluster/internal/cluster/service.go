@@ -292,21 +292,38 @@ func (s *Service) changed(ch Change, host string, mode clusterv1.AccessMode) clu
 	return s.event(clusterv1.Info, code, strings.Join(said, "; "))
 }
 
-// Delete starts the removal; on a cluster that is already being deleted it changes nothing.
+// Delete starts the removal; on a cluster that is already being deleted it changes nothing. The machines that had joined are asked
+// for first: soon nobody can say which they were.
 func (s *Service) Delete(ctx context.Context, p contract.Principal, req clusterv1.DeleteRequest) (clusterv1.Cluster, error) {
-	if !idPattern.MatchString(req.ID) {
-		return clusterv1.Cluster{}, NotFound()
-	}
-	access := noAccess
-	c, err := s.store.Delete(ctx, req.ID, p.UserID, func(c Cluster) error {
-		err := admit(p, &c, clusterv1.Owner)
-		access = c.Access
+	mayDelete := func(c *Cluster) error {
+		err := admit(p, c, clusterv1.Owner)
 		if err == nil && c.DeletionProtection && c.Status != clusterv1.Deleting {
 			err = fault.New(fault.Precondition, "deletion_protected", "the cluster is protected from deletion").In("deletion_protection").
 				Do("take the protection away first: PATCH it with deletion_protection false")
 		}
 		return err
-	}, s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for"))
+	}
+	c, err := s.find(ctx, p, req.ID, clusterv1.Owner)
+	if err == nil {
+		err = mayDelete(&c)
+	}
+	if err != nil {
+		return clusterv1.Cluster{}, err
+	}
+	events := []clusterv1.Event{s.event(clusterv1.Info, EventDeleteRequested, "the removal was asked for")}
+	removal := clusterv1.Removal{Deadline: s.now().UTC().Add(s.policy.DeleteWithin).Truncate(time.Microsecond)}
+	if c.Status != clusterv1.Deleting && c.APIEndpoint != "" {
+		check, cancel := context.WithTimeout(ctx, hostCheck)
+		removal.Workers, err = s.tenants.Workers(check, c)
+		cancel()
+		events = append(events, s.workers(c, removal.Workers, err)...)
+	}
+	access := noAccess
+	c, err = s.store.Delete(ctx, req.ID, p.UserID, removal, func(c Cluster) error {
+		err := mayDelete(&c)
+		access = c.Access
+		return err
+	}, events...)
 	if err != nil {
 		return clusterv1.Cluster{}, err
 	}

@@ -23,6 +23,10 @@ type WorkStore interface {
 	Report(ctx context.Context, c Cluster, reason *clusterv1.Reason, e clusterv1.Event) (bool, error)
 	// Finish ends the work on a generation: ready with what was found out, or error with a reason.
 	Finish(ctx context.Context, c Cluster, o Outcome, e clusterv1.Event) (bool, error)
+	// SetRemaining replaces what is left of a cluster that is being deleted.
+	SetRemaining(ctx context.Context, c Cluster, left []clusterv1.Remaining) error
+	// Edge gives what the edge said last of a cluster of public_access_mode loadbalancer.
+	Edge(ctx context.Context, id string) (clusterv1.Edge, error)
 	// Remove deletes the row and its events.
 	Remove(ctx context.Context, id string) error
 }
@@ -40,6 +44,9 @@ type Outcome struct {
 type Releases interface {
 	// Apply installs or upgrades; what it found out stands in Applied also where it fails.
 	Apply(ctx context.Context, c Cluster) (Applied, error)
+	// Holds reports whether the release is there. In a namespace that is not the cluster's own it is only where it says itself that it
+	// is of this cluster.
+	Holds(ctx context.Context, c Cluster, owns Ownership) (bool, error)
 	// Uninstall removes the release; an absent one is no error.
 	Uninstall(ctx context.Context, c Cluster) error
 }
@@ -62,16 +69,19 @@ type Host interface {
 	CopyPlatformSecret(ctx context.Context, c Cluster) error
 	// AwaitJoinable returns once a node could join; report is told what it waits for.
 	AwaitJoinable(ctx context.Context, c Cluster, a Applied, report func(clusterv1.Reason)) (endpoint, version string, err error)
-	// Owns reports whether the namespace exists and is c's.
-	Owns(ctx context.Context, c Cluster) (bool, error)
-	// Clear deletes what is left, and returns once all of it is gone.
-	Clear(ctx context.Context, c Cluster, report func(clusterv1.Reason)) error
+	// Owns says whose the namespace is.
+	Owns(ctx context.Context, c Cluster) (Ownership, error)
+	// Doom asks for the end of the control plane's Pods and volume claims, while its release says that they are c's.
+	Doom(ctx context.Context, c Cluster, owns Ownership) error
+	// Clear asks for the end of what is left once the release is gone, and gives what is there yet, in the order in which it has to go.
+	// It does not wait.
+	Clear(ctx context.Context, c Cluster, owns Ownership) ([]clusterv1.Remaining, error)
 }
 
 // Limits of the work.
 type Limits struct {
 	Provision time.Duration // until a cluster that is not ready is in error
-	Delete    time.Duration // until what remains is reported; the removal goes on
+	Delete    time.Duration // until a removal that is not over says so; it goes on
 }
 
 // maxAttempts ends the work on a generation that keeps killing the process, or that the process keeps being killed in.
@@ -88,13 +98,14 @@ type Worker struct {
 	store    WorkStore
 	releases Releases
 	host     Host
+	tokens   Tokens
 	limits   Limits
 	log      *slog.Logger
 }
 
 // NewWorker joins the parts.
-func NewWorker(store WorkStore, releases Releases, host Host, limits Limits, log *slog.Logger) *Worker {
-	return &Worker{store: store, releases: releases, host: host, limits: limits, log: log}
+func NewWorker(store WorkStore, releases Releases, host Host, tokens Tokens, limits Limits, log *slog.Logger) *Worker {
+	return &Worker{store: store, releases: releases, host: host, tokens: tokens, limits: limits, log: log}
 }
 
 // Work returns nil once nothing is left to do, be it that the cluster is in error. Any error means: call it again. When
@@ -132,7 +143,7 @@ func (w *Worker) once(ctx context.Context, c Cluster) error {
 	defer watching.Wait()
 	defer cancel(nil)
 	r := &reporter{ctx: ctx, store: w.store, c: c, log: w.log.With(slog.String("cluster", c.ID))}
-	if c.Attempts > 1 {
+	if c.Attempts > 1 && (c.Removal == nil || time.Now().Before(c.Removal.Deadline)) { // after that it is looked at again and again
 		r.log.InfoContext(ctx, "work on the cluster is taken up again", slog.Int("attempt", c.Attempts), slog.String("status", string(c.Status)))
 	}
 	var err error
@@ -228,51 +239,6 @@ func (w *Worker) fail(ctx context.Context, c Cluster, reason clusterv1.Reason) e
 	_, err := w.store.Finish(ctx, c, Outcome{Status: clusterv1.Failed, Reason: &reason},
 		clusterv1.Event{At: time.Now().UTC(), Level: clusterv1.Error, Code: EventFailed, Message: reason.Code + ": " + reason.Message, Action: reason.Action})
 	return err
-}
-
-// remove takes everything away in an order in which each step finds what it needs, and can begin again anywhere.
-func (w *Worker) remove(ctx context.Context, c Cluster, r *reporter) error {
-	timed, cancel := context.WithTimeoutCause(ctx, w.limits.Delete, errDeadline)
-	defer cancel()
-	wait := 250 * time.Millisecond
-	for {
-		err := w.clear(timed, c, r)
-		switch {
-		case err == nil:
-			return w.store.Remove(ctx, c.ID)
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		}
-		f := fault.From(err)
-		if timed.Err() != nil {
-			reason := r.overdue(w.limits.Delete)
-			r.reason(clusterv1.Warning, EventDeleteWaiting, clusterv1.Reason{Code: "delete_incomplete", Message: reason.Message,
-				Action: "look at what holds it on the host cluster; the removal goes on by itself"})
-			return fmt.Errorf("the removal of %s is not over: %w", c.ID, err)
-		}
-		r.log.WarnContext(ctx, "a step of the removal failed and is tried again", slog.Any("error", err))
-		r.reason(clusterv1.Warning, EventRetrying, clusterv1.Reason{Code: f.Code, Message: f.Message, Action: f.Action})
-		select {
-		case <-timed.Done():
-		case <-time.After(wait):
-		}
-		wait = min(2*wait, 10*time.Second)
-	}
-}
-
-func (w *Worker) clear(ctx context.Context, c Cluster, r *reporter) error {
-	ours, err := w.host.Owns(ctx, c)
-	if err != nil {
-		return err
-	}
-	if !ours {
-		return nil // never made, already gone, or another's: nothing of ours is there
-	}
-	if err := w.releases.Uninstall(ctx, c); err != nil {
-		return err
-	}
-	r.event(clusterv1.Info, EventReleaseRemoved, "the release was removed; waiting for its Pods, volumes and namespace to go")
-	return w.host.Clear(ctx, c, func(reason clusterv1.Reason) { r.reason(clusterv1.Info, EventDeleteWaiting, reason) })
 }
 
 // reporter writes the timeline of one attempt: each event once, each reason when it changes. A write that fails is

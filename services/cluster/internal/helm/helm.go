@@ -43,6 +43,8 @@ const (
 	keepRevisions  = 3
 	// capabilitiesFor is how long the host cluster's version and API groups are believed.
 	capabilitiesFor = 10 * time.Minute
+	// clusterLabel of Helm's own records says whose a release is. Those of before have none.
+	clusterLabel = "kubebyon.io/cluster-id"
 )
 
 // Options say what is installed.
@@ -144,6 +146,7 @@ func apply(ctx context.Context, cfg *action.Configuration, c cluster.Cluster, ch
 	upgrade := action.NewUpgrade(cfg)
 	upgrade.Namespace, upgrade.MaxHistory, upgrade.Timeout = c.Namespace, keepRevisions, hookTimeout
 	upgrade.DisableOpenAPIValidation, upgrade.ResetValues = true, true
+	upgrade.Labels = map[string]string{clusterLabel: c.ID}
 	// Helm would go on after ctx has ended, and record a failure that is none.
 	_, err = upgrade.RunWithContext(context.WithoutCancel(ctx), c.VClusterName, chrt, values)
 	return recovered, err
@@ -153,6 +156,7 @@ func install(ctx context.Context, cfg *action.Configuration, c cluster.Cluster, 
 	op := action.NewInstall(cfg)
 	op.ReleaseName, op.Namespace, op.Timeout = c.VClusterName, c.Namespace, hookTimeout
 	op.DisableOpenAPIValidation = true
+	op.Labels = map[string]string{clusterLabel: c.ID}
 	_, err := op.RunWithContext(context.WithoutCancel(ctx), chrt, values)
 	return err
 }
@@ -167,6 +171,22 @@ func uninstall(cfg *action.Configuration, name string) error {
 	op.Timeout = hookTimeout
 	_, err := op.Run(name)
 	return err
+}
+
+// Holds implements cluster.Releases.
+func (h *Charts) Holds(ctx context.Context, c cluster.Cluster, owns cluster.Ownership) (held bool, err error) {
+	err = h.operate(ctx, c, func(cfg *action.Configuration) error {
+		last, err := cfg.Releases.Last(c.VClusterName)
+		switch {
+		case errors.Is(err, driver.ErrReleaseNotFound):
+			return nil
+		case err != nil:
+			return err
+		}
+		held = owns == cluster.Own || last.Labels[clusterLabel] == c.ID
+		return nil
+	})
+	return held, err
 }
 
 // Uninstall implements cluster.Releases.

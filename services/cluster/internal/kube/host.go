@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubebyon/kubebyon/pkg/fault"
@@ -41,6 +42,7 @@ type Options struct {
 // Host implements cluster.Host, cluster.HostCluster and cluster.Tenants.
 type Host struct {
 	client kubernetes.Interface
+	names  metadata.Interface // of anything, without what it holds
 	opts   Options
 	log    *slog.Logger
 }
@@ -54,7 +56,11 @@ func New(cfg *rest.Config, opts Options, log *slog.Logger) (*Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host cluster: %w", err)
 	}
-	return &Host{client: client, opts: opts, log: log}, nil
+	names, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("host cluster: %w", err)
+	}
+	return &Host{client: client, names: names, opts: opts, log: log}, nil
 }
 
 // hostFault gives an error of the host cluster the meaning that it has for a tenant.
@@ -184,15 +190,17 @@ func owns(namespace *corev1.Namespace, c cluster.Cluster) bool {
 }
 
 // Owns implements cluster.Host.
-func (h *Host) Owns(ctx context.Context, c cluster.Cluster) (bool, error) {
+func (h *Host) Owns(ctx context.Context, c cluster.Cluster) (cluster.Ownership, error) {
 	found, err := h.client.CoreV1().Namespaces().Get(ctx, c.Namespace, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return false, nil
+		return cluster.Absent, nil
 	case err != nil:
-		return false, hostFault(err, "to look for the namespace")
+		return "", hostFault(err, "to look for the namespace")
+	case owns(found, c):
+		return cluster.Own, nil
 	}
-	return owns(found, c), nil
+	return cluster.Foreign, nil
 }
 
 // CopyPlatformSecret implements cluster.Host. The copy follows a change of the original.

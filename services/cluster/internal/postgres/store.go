@@ -146,7 +146,8 @@ func (s *Store) List(ctx context.Context, userID string, all bool, only []string
 
 // Find implements cluster.Store.
 func (s *Store) Find(ctx context.Context, id, userID string) (cluster.Cluster, error) {
-	return scanFor(s.pool.QueryRow(ctx, `SELECT `+columns+`, `+membership+` FROM clusters WHERE id = $2`, userID, id))
+	c, err := scanFor(s.pool.QueryRow(ctx, `SELECT `+columns+`, `+membership+` FROM clusters WHERE id = $2`, userID, id))
+	return withRemoval(ctx, s.pool, c, err)
 }
 
 // Update implements cluster.Store.
@@ -195,7 +196,7 @@ func (s *Store) Update(ctx context.Context, id, userID string, decide func(clust
 }
 
 // Delete implements cluster.Store.
-func (s *Store) Delete(ctx context.Context, id, userID string, allow func(cluster.Cluster) error, e clusterv1.Event) (cluster.Cluster, error) {
+func (s *Store) Delete(ctx context.Context, id, userID string, r clusterv1.Removal, allow func(cluster.Cluster) error, events ...clusterv1.Event) (cluster.Cluster, error) {
 	var out cluster.Cluster
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		c, err := locked(ctx, tx, id, userID)
@@ -206,16 +207,21 @@ func (s *Store) Delete(ctx context.Context, id, userID string, allow func(cluste
 			return err
 		}
 		if c.Status == clusterv1.Deleting {
-			out = c
-			return nil
+			out, err = withRemoval(ctx, tx, c, nil)
+			return err
+		}
+		if err := addRemoval(ctx, tx, id, r); err != nil {
+			return err
 		}
 		out, err = scan(tx.QueryRow(ctx, `UPDATE clusters SET status = 'deleting', generation = generation + 1, attempts = 0, updated_at = $2,
 			reason_code = '', reason_message = '', reason_action = '' WHERE id = $1 RETURNING `+columns, id, s.now()))
-		if err != nil {
+		if out, err = withRemoval(ctx, tx, out, err); err != nil {
 			return err
 		}
-		if err := addEvent(ctx, tx, id, e); err != nil {
-			return err
+		for _, e := range events {
+			if err := addEvent(ctx, tx, id, e); err != nil {
+				return err
+			}
 		}
 		return s.queue.EnqueueTx(ctx, tx, id)
 	})
@@ -258,6 +264,7 @@ func (s *Store) Begin(ctx context.Context, id string) (cluster.Cluster, bool, er
 	if fault.Is(err, fault.NotFound) {
 		return cluster.Cluster{}, false, nil
 	}
+	c, err = withRemoval(ctx, s.pool, c, err)
 	return c, err == nil, err
 }
 

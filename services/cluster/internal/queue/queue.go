@@ -34,7 +34,8 @@ const (
 	retryAfter = 5 * time.Second
 )
 
-// Work brings a cluster to where its row asks it to be; an error means that it is to be called again.
+// Work brings a cluster to where its row asks it to be; an error means that it is to be called again. One with the method
+// Again() time.Duration says when, and is no failure.
 type Work func(ctx context.Context, clusterID string) error
 
 // Locker runs work while no other process works on the cluster.
@@ -163,6 +164,7 @@ func (w *worker) Timeout(*river.Job[args]) time.Duration { return w.longest }
 func (w *worker) NextRetry(*river.Job[args]) time.Time { return time.Now().Add(retryAfter) }
 
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
+	var again interface{ Again() time.Duration }
 	for try := 1; ; try++ {
 		held, err := w.locker.While(ctx, job.Args.ClusterID, func(ctx context.Context) error {
 			return w.work(ctx, job.Args.ClusterID)
@@ -170,6 +172,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 		switch {
 		case ctx.Err() != nil:
 			return river.JobSnooze(0) // the process stops; another one takes it up at once
+		case errors.As(err, &again):
+			return river.JobSnooze(again.Again())
 		case err != nil || held:
 			return err
 		case try == lockTries:

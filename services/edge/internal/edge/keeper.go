@@ -183,6 +183,9 @@ func (k *Keeper) settle(wishes []wish, now time.Time, failed error) {
 		moved := !known || e.host != w.host
 		e.wish = w
 		switch {
+		case w.leaving && failed != nil: // HAProxy may lead there yet
+			e.applied = false
+			e.become(clusterv1.EdgeFailed, reasonOf(failed), now, moved)
 		case w.route == nil:
 			e.applied = false
 			e.become(w.state, w.reason, now, moved)

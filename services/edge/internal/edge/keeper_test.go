@@ -168,6 +168,46 @@ func TestARouteIsMadeProvedAndReported(t *testing.T) {
 	})
 }
 
+// A route counts as gone once HAProxy runs without it, and not before.
+func TestTheRouteOfAClusterThatGoes(t *testing.T) {
+	play(t, func(t *testing.T, s *scene, k *Keeper) {
+		t.Helper()
+		s.set(func() {
+			s.clusters = []clusterv1.PublishedCluster{ready(1, "a.example.com"), ready(2, "b.example.com"), {ID: id(3), Host: "198.18.0.1", Status: clusterv1.Deleting}}
+		})
+		k.Wake()
+		time.Sleep(time.Second)
+		expect(t, s, id(1), "serving")
+		expect(t, s, id(3), "skipped/route_removed") // it never had one
+		s.set(func() {
+			s.clusters[0].Status = clusterv1.Deleting
+			s.applyErr = fault.New(fault.Unavailable, "data_plane_unreachable", "nobody answers")
+		})
+		k.Wake()
+		time.Sleep(time.Second)
+		expect(t, s, id(1), "failed/data_plane_unreachable")
+		expect(t, s, id(2), "serving")
+		s.set(func() { s.applyErr = nil })
+		time.Sleep(lastRetry + time.Second)
+		expect(t, s, id(1), "skipped/route_removed")
+		expect(t, s, id(2), "serving")
+		if routes, _, _ := s.now(); len(routes) != 1 || routes[0].ID != id(2) {
+			t.Errorf("%v", routes)
+		}
+		_, probes, n := s.now()
+		time.Sleep(10 * time.Minute)
+		if _, after, now := s.now(); len(after) != len(probes) || now-n > 11 {
+			t.Errorf("%d probes in ten minutes of one route", now-n)
+		}
+		s.set(func() { s.clusters = s.clusters[1:2] }) // its row is gone
+		time.Sleep(lookEvery + time.Second)
+		status, err := k.Status(t.Context(), edgev1.StatusRequest{})
+		if err != nil || status.Count != (edgev1.Count{Routes: 1, Serving: 1}) {
+			t.Errorf("%+v, %v", status, err)
+		}
+	})
+}
+
 func TestChangesAreGathered(t *testing.T) {
 	play(t, func(t *testing.T, s *scene, k *Keeper) {
 		t.Helper()

@@ -35,6 +35,7 @@ type wish struct {
 	id, host string // the host as the cluster has it
 	route    *Route
 	ready    bool // whatever is behind the route should answer by now
+	leaving  bool // there is to be no route any more
 	state    clusterv1.EdgeState
 	reason   clusterv1.Reason
 }
@@ -51,10 +52,14 @@ func (w World) wishes() []wish {
 	clusters := slices.Clone(w.Clusters)
 	slices.SortFunc(clusters, func(a, b clusterv1.PublishedCluster) int { return strings.Compare(a.ID, b.ID) })
 	for _, c := range clusters {
-		if c.Status == clusterv1.Deleting || !clusterID.MatchString(c.ID) {
-			continue
+		switch {
+		case !clusterID.MatchString(c.ID):
+		case c.Status == clusterv1.Deleting:
+			out = append(out, wish{id: c.ID, host: c.Host, leaving: true, state: clusterv1.EdgeSkipped,
+				reason: clusterv1.Reason{Code: clusterv1.RouteRemoved, Message: "the cluster is being deleted, and no route leads to it any more"}})
+		default:
+			out = append(out, w.wish(c, taken))
 		}
-		out = append(out, w.wish(c, taken))
 	}
 	return out
 }
