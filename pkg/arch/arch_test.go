@@ -47,7 +47,8 @@ var pure = map[string]bool{
 
 // beneath are adapters that another may stand on, each with the reason.
 var beneath = map[string]string{
-	"services/cluster/internal/tenantsetup": "what a tenant is given, over clients of any cluster: it reaches nothing by itself",
+	"services/cluster/internal/tenantsetup":  "what a tenant is given, over clients of any cluster: it reaches nothing by itself",
+	"services/cluster/internal/tenantaccess": "identities in a tenant, over a client that is given to it: it reaches nothing by itself",
 }
 
 // technology is what no domain may know: NATS, SQL, Kubernetes, Helm, HAProxy, and our own packages that carry them.
