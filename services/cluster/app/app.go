@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -111,14 +112,18 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 		ReservedNamespaces: []string{cfg.PlatformNamespace}, Domains: cfg.domains, DeleteWithin: cfg.DeleteTimeout,
 	}, rand20, time.Now)
 
+	kubeconfigs := cluster.NewKubeconfigs(svc, store, hosts, log)
+
 	if err := jobs.Start(ctx); err != nil {
 		return err
 	}
 	server := rpc.NewServer(conn, rpc.Options{Service: clusterv1.Queue, Version: process.Version(), Log: log})
-	serve(server, svc, cluster.NewEdge(store, time.Now))
+	serve(server, svc, kubeconfigs, cluster.NewEdge(store, time.Now))
 	if err := server.Start(); err != nil { //nolint:contextcheck // each request brings its own
 		return errors.Join(err, stop(ctx, jobs.Stop))
 	}
+	var sweeping sync.WaitGroup
+	sweeping.Go(func() { kubeconfigs.Sweep(ctx) })
 	warm := make(chan struct{})
 	go func() { // ahead of the first cluster; without it the first one learns the same
 		defer close(warm)
@@ -131,6 +136,7 @@ func Run(ctx context.Context, cfg Config, deps Deps) error {
 	log.InfoContext(ctx, "the cluster service is stopping")
 	err = errors.Join(stop(ctx, server.Shutdown), stop(ctx, jobs.Stop))
 	<-warm
+	sweeping.Wait()
 	return err
 }
 
@@ -168,7 +174,7 @@ func migrate(ctx context.Context, apply func() error, log *slog.Logger) error {
 }
 
 // serve binds the contract's methods, each with the principal that asks, and those of the edge service, which is none.
-func serve(server *rpc.Server, svc *cluster.Service, edge *cluster.Edge) {
+func serve(server *rpc.Server, svc *cluster.Service, kubeconfigs *cluster.Kubeconfigs, edge *cluster.Edge) {
 	rpc.Serve(server, clusterv1.Published, edge.Published)
 	rpc.Serve(server, clusterv1.ReportEdge, edge.Report)
 	rpc.ServeAs(server, clusterv1.Create, svc.Create)
@@ -179,6 +185,10 @@ func serve(server *rpc.Server, svc *cluster.Service, edge *cluster.Edge) {
 	rpc.ServeAs(server, clusterv1.Retry, svc.Retry)
 	rpc.ServeAs(server, clusterv1.Events, svc.Events)
 	rpc.ServeAs(server, clusterv1.Kubeconfig, svc.Kubeconfig)
+	rpc.ServeAs(server, clusterv1.CreateKubeconfig, kubeconfigs.Create)
+	rpc.ServeAs(server, clusterv1.Kubeconfigs, kubeconfigs.List)
+	rpc.ServeAs(server, clusterv1.RevokeKubeconfig, kubeconfigs.Revoke)
+	rpc.ServeAs(server, clusterv1.RevokeKubeconfigsOf, kubeconfigs.RevokeOf)
 	rpc.ServeAs(server, clusterv1.Members, svc.Members)
 	rpc.ServeAs(server, clusterv1.SetMember, svc.SetMember)
 	rpc.ServeAs(server, clusterv1.RemoveMember, svc.RemoveMember)

@@ -160,6 +160,9 @@ func TestEveryMethodByEveryRole(t *testing.T) {
 		{"kubeconfig", needOwner, "cluster_not_ready", func(p contract.Principal, id string) (clusterv1.Access, error) {
 			return "", second(ask(t, conn, p, clusterv1.Kubeconfig, clusterv1.KubeconfigRequest{ID: id}))
 		}},
+		{"list kubeconfigs", needViewer, "", func(p contract.Principal, id string) (clusterv1.Access, error) {
+			return "", second(ask(t, conn, p, clusterv1.Kubeconfigs, clusterv1.KubeconfigsRequest{ID: id}))
+		}},
 		{"set a member", needOwner, "", func(p contract.Principal, id string) (clusterv1.Access, error) {
 			return "", setMember(t, conn, p, id, "usr_new", clusterv1.Viewer)
 		}},

@@ -42,34 +42,36 @@ func (c Cluster) Busy() bool {
 
 // Event codes. They are stable: users' tools match them.
 const (
-	EventCreated         = "created"
-	EventUpdated         = "updated"
-	EventRenamed         = "renamed"
-	EventProtected       = "protected"
-	EventUnprotected     = "unprotected"
-	EventRetryRequested  = "retry_requested"
-	EventResumed         = "resumed"
-	EventNamespaceReady  = "namespace_ready"
-	EventSecretCopied    = "platform_secret_copied"
-	EventChartApplied    = "chart_applied"
-	EventRecovered       = "release_recovered"
-	EventWaiting         = "waiting"
-	EventReady           = "ready"
-	EventFailed          = "failed"
-	EventRetrying        = "retrying"
-	EventDeleteRequested = "delete_requested"
-	EventWorkersLeft     = "workers_left"
-	EventWorkersUnknown  = "workers_unknown"
-	EventReleaseRemoved  = "release_removed"
-	EventDeleteWaiting   = "delete_waiting"
-	EventMemberAdded     = "member_added"
-	EventMemberChanged   = "member_changed"
-	EventMemberRemoved   = "member_removed"
-	EventEdgeServing     = "edge_serving"
-	EventEdgePending     = "edge_pending"
-	EventEdgeSkipped     = "edge_skipped"
-	EventEdgeFailed      = "edge_failed"
-	EventRouteRemoved    = "route_removed"
+	EventCreated           = "created"
+	EventUpdated           = "updated"
+	EventRenamed           = "renamed"
+	EventProtected         = "protected"
+	EventUnprotected       = "unprotected"
+	EventRetryRequested    = "retry_requested"
+	EventResumed           = "resumed"
+	EventNamespaceReady    = "namespace_ready"
+	EventSecretCopied      = "platform_secret_copied"
+	EventChartApplied      = "chart_applied"
+	EventRecovered         = "release_recovered"
+	EventWaiting           = "waiting"
+	EventReady             = "ready"
+	EventFailed            = "failed"
+	EventRetrying          = "retrying"
+	EventDeleteRequested   = "delete_requested"
+	EventWorkersLeft       = "workers_left"
+	EventWorkersUnknown    = "workers_unknown"
+	EventReleaseRemoved    = "release_removed"
+	EventDeleteWaiting     = "delete_waiting"
+	EventMemberAdded       = "member_added"
+	EventMemberChanged     = "member_changed"
+	EventMemberRemoved     = "member_removed"
+	EventKubeconfigCreated = "kubeconfig_created"
+	EventKubeconfigRevoked = "kubeconfig_revoked"
+	EventEdgeServing       = "edge_serving"
+	EventEdgePending       = "edge_pending"
+	EventEdgeSkipped       = "edge_skipped"
+	EventEdgeFailed        = "edge_failed"
+	EventRouteRemoved      = "route_removed"
 )
 
 // TryAgain is what to do once somebody has mended what a cluster's error tells.
@@ -105,9 +107,11 @@ type Store interface {
 	// Members gives the members, the oldest first; the creator is not one.
 	Members(ctx context.Context, id string) ([]clusterv1.Member, error)
 	// SetMember stores m, for m.AddedBy. decide sees the row under its lock and what m's account may do before, and is asked
-	// whatever that is. Where nothing changes the entry that is there is given. It fails with too_many_members.
+	// whatever that is. Where nothing changes the entry that is there is given. It fails with too_many_members. The account's kubeconfigs
+	// that say more than m are revoked with it.
 	SetMember(ctx context.Context, id string, m clusterv1.Member, decide func(c Cluster, before clusterv1.Access) (clusterv1.Event, error)) (clusterv1.Member, error)
-	// RemoveMember removes member, for userID, where decide lets it under the row's lock. It fails with member_not_found.
+	// RemoveMember removes member, for userID, where decide lets it under the row's lock, and revokes its kubeconfigs of the cluster. It fails
+	// with member_not_found.
 	RemoveMember(ctx context.Context, id, userID, member string, decide func(Cluster) (clusterv1.Event, error)) error
 	// Events gives the newest 500, oldest first.
 	Events(ctx context.Context, id string) ([]clusterv1.Event, error)

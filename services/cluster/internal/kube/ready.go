@@ -274,11 +274,13 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Kubeconfig implements cluster.Tenants: a repaired copy of the exported one, with the public address.
+// Kubeconfig implements cluster.Tenants: a copy of the exported one, rebuilt from what may be taken from it, with the public address.
 func (h *Host) Kubeconfig(ctx context.Context, c cluster.Cluster) (string, error) {
-	connection, err := tenant.Access(ctx, h.client, h.ref(c))
+	inner, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	connection, err := tenant.Access(inner, h.client, h.ref(c))
 	if err != nil {
-		return "", hostFault(err, "to read the tenant's kubeconfig")
+		return "", tenant.Explain(ctx, c.Name, "", err)
 	}
 	return string(connection.Kubeconfig), nil
 }

@@ -84,6 +84,9 @@ func (s *Store) SetMember(ctx context.Context, id string, m clusterv1.Member, de
 		if err != nil {
 			return err
 		}
+		if err := s.revokeAbove(ctx, tx, id, m.UserID, m.Access); err != nil {
+			return err
+		}
 		return addEvent(ctx, tx, id, e)
 	})
 	return out, failure(err)
@@ -106,6 +109,9 @@ func (s *Store) RemoveMember(ctx context.Context, id, userID, member string, dec
 		}
 		if tag.RowsAffected() == 0 {
 			return cluster.MemberNotFound()
+		}
+		if err := s.revokeAbove(ctx, tx, id, member, ""); err != nil {
+			return err
 		}
 		return addEvent(ctx, tx, id, e)
 	}))

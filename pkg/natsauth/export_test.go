@@ -1,4 +1,0 @@
-package natsauth
-
-// AnswerTime is for tests.
-const AnswerTime = answerTime
