@@ -46,6 +46,9 @@ func TestMembersOfACluster(t *testing.T) {
 		if got := <-status; got != 0 {
 			t.Errorf("it ends with %d", got)
 		}
+		if strings.Contains(strings.ToLower(log.String()), "permissions violation") {
+			t.Error("a service needs more of NATS than its user may")
+		}
 		if t.Failed() {
 			t.Log(log.String())
 		}

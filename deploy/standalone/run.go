@@ -10,6 +10,7 @@ import (
 
 	gateway "github.com/kubebyon/kubebyon/gateway/app"
 	"github.com/kubebyon/kubebyon/pkg/lifecycle"
+	"github.com/kubebyon/kubebyon/pkg/natsauth"
 	"github.com/kubebyon/kubebyon/pkg/process"
 	cluster "github.com/kubebyon/kubebyon/services/cluster/app"
 	"github.com/kubebyon/kubebyon/services/cluster/kubectl"
@@ -64,15 +65,15 @@ func run(ctx context.Context, s settings, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer func() { bus.Shutdown(); bus.WaitForShutdown() }()
+	defer bus.stop()
 	log.InfoContext(ctx, "embedded NATS started")
 
 	// The services outlive the gateway by this context.
 	services, stopServices := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServices()
-	part := func(name string, serve func(context.Context, *nats.Conn) error) lifecycle.Part {
-		return lifecycle.Part{Name: name, Run: func(ctx context.Context) error {
-			conn, err := connect(ctx, bus, name, log)
+	part := func(name natsauth.Service, serve func(context.Context, *nats.Conn) error) lifecycle.Part {
+		return lifecycle.Part{Name: string(name), Run: func(ctx context.Context) error {
+			conn, err := bus.connect(ctx, name, log)
 			if err != nil {
 				return err
 			}
@@ -81,23 +82,23 @@ func run(ctx context.Context, s settings, log *slog.Logger) error {
 		}}
 	}
 	return lifecycle.Run(services,
-		part("gateway", func(failed context.Context, conn *nats.Conn) error {
+		part(natsauth.Gateway, func(failed context.Context, conn *nats.Conn) error {
 			defer stopServices()
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			defer context.AfterFunc(failed, cancel)()
 			return gateway.Run(ctx, s.gateway, gateway.Deps{Log: log, NATS: conn})
 		}),
-		part("cluster", func(ctx context.Context, conn *nats.Conn) error {
+		part(natsauth.Cluster, func(ctx context.Context, conn *nats.Conn) error {
 			return cluster.Run(ctx, s.cluster, cluster.Deps{Log: log, NATS: conn})
 		}),
-		part("token", func(ctx context.Context, conn *nats.Conn) error {
+		part(natsauth.Token, func(ctx context.Context, conn *nats.Conn) error {
 			return token.Run(ctx, s.token, token.Deps{Log: log, NATS: conn})
 		}),
-		part("node", func(ctx context.Context, conn *nats.Conn) error {
+		part(natsauth.Node, func(ctx context.Context, conn *nats.Conn) error {
 			return node.Run(ctx, s.node, node.Deps{Log: log, NATS: conn})
 		}),
-		part("edge", func(ctx context.Context, conn *nats.Conn) error {
+		part(natsauth.Edge, func(ctx context.Context, conn *nats.Conn) error {
 			return edge.Run(ctx, s.edge, edge.Deps{Log: log, NATS: conn})
 		}),
 	)

@@ -300,7 +300,7 @@ func localURL(addr net.Addr) string {
 
 func services(ctx context.Context, log *slog.Logger, cfg Config, conn *nats.Conn, edge *httpapi.Server, drained <-chan struct{}) error {
 	if conn == nil {
-		made, err := rpc.Connect(ctx, cfg.NATS, "gateway", log)
+		made, err := rpc.Connect(ctx, cfg.NATS, "kubebyon-gateway", log)
 		if err != nil {
 			return ended(ctx, err)
 		}

@@ -64,6 +64,9 @@ func unusable(variable, file, accepts string, err error) error {
 
 var inboxName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
 
+// InboxPrefix is what the subjects begin with that answers to a connection of that name arrive on.
+func InboxPrefix(name string) string { return "_INBOX_" + name }
+
 // Connect gives a connection that has been made once and then reconnects for ever, saying so in the log. It waits for the
 // first one until ctx ends; refused credentials, a malformed URL and a file that is not what it should be end it at once. name is what the NATS server shows,
 // and gives the process its own inbox, _INBOX_<name>, so that an allow-list can keep others from reading its answers.
@@ -95,7 +98,7 @@ func Connect(ctx context.Context, to NATS, name string, log *slog.Logger) (*nats
 		}),
 	)
 	if inboxName.MatchString(name) {
-		opts = append(opts, nats.CustomInboxPrefix("_INBOX_"+name))
+		opts = append(opts, nats.CustomInboxPrefix(InboxPrefix(name)))
 	}
 	wait := 100 * time.Millisecond
 	for {

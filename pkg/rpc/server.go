@@ -140,8 +140,8 @@ func Serve[Req, Res any](s *Server, m contract.Method[Req, Res], handle func(con
 	s.methods = append(s.methods, method{m.Subject, m.Timeout, call})
 }
 
-// Start subscribes to every method; when it returns the NATS server knows. It fails for what was wrong with a Serve, and
-// where NATS cannot be reached.
+// Start subscribes to every method; when it returns the NATS server knows. It fails for what was wrong with a Serve, where
+// NATS cannot be reached, and where it does not allow a subscription.
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,6 +165,10 @@ func (s *Server) Start() error {
 	}
 	if err := s.conn.FlushTimeout(flushTimeout); err != nil {
 		return fmt.Errorf("rpc: the subscriptions cannot be made: %w", err)
+	}
+	// The server refuses beside the answers to what it is asked, and before it answers the flush.
+	if err := s.conn.LastError(); errors.Is(err, nats.ErrPermissionViolation) {
+		return fmt.Errorf("rpc: the NATS server's configuration is not of this version: %w", err)
 	}
 	return nil
 }

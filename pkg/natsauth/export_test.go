@@ -1,0 +1,4 @@
+package natsauth
+
+// AnswerTime is for tests.
+const AnswerTime = answerTime
