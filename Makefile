@@ -60,6 +60,7 @@ $(LINT):
 .PHONY: build
 build: ## static Linux binaries into .bin
 	$(GOBUILD) -o $(BIN)/kubebyon-api ./deploy/standalone
+	$(GOBUILD) -o $(BIN)/kubebyon-setup ./deploy/setup
 	$(GOBUILD) -o $(BIN)/kubebyon-gateway ./gateway
 	for s in cluster token node edge; do $(GOBUILD) -o $(BIN)/kubebyon-$$s ./services/$$s; done
 
