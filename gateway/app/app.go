@@ -24,6 +24,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/clientaddr"
 	"github.com/kubebyon/kubebyon/gateway/internal/httpapi"
+	"github.com/kubebyon/kubebyon/gateway/internal/idempotency"
 	"github.com/kubebyon/kubebyon/gateway/internal/mail"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
@@ -224,6 +225,7 @@ func identity(ctx context.Context, log *slog.Logger, cfg Config, deps Deps, list
 		Users: account.NewUsers(rows, time.Now), Settings: wishes, Mail: mailer, Database: rows,
 		Audit: audit.NewTrail(rows, log), Captchas: captchas,
 		Attempts: attempt.NewService(rows, now), SecondFactors: secondfactor.NewService(rows, cfg.keys, now),
+		Repeats:   idempotency.NewService(rows.Keys(deps.Now), cfg.keys), // by the clock that tries has
 		AuthLimit: ratelimit.NewShared(cfg.AuthLimit.quota("auth"), tries), LogInLimit: ratelimit.NewShared(cfg.AuthLimit.quota("login"), tries),
 		Registration: account.NewRegistration(rows, hasher, rules, outbox, gate, now),
 		Passwords:    account.NewPasswords(rows, hasher, rules, outbox, now),

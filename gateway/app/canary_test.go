@@ -289,7 +289,7 @@ func dump(tb testing.TB, dsn string) string {
 		where table_schema not in ('pg_catalog', 'information_schema')`) {
 		fmt.Fprintln(&all, table, column("select t::text from "+table+" t"))
 	}
-	for _, part := range []string{adminEmail, "public.audit_log", "public.sessions"} {
+	for _, part := range []string{adminEmail, "public.audit_log", "public.sessions", "public.idempotency_keys"} {
 		if !strings.Contains(all.String(), part) {
 			tb.Fatalf("the dump is not what this test takes it for:\n%s", all.String())
 		}
@@ -389,6 +389,18 @@ func TestCanaries(t *testing.T) {
 		w.callAs(stranger, "POST", apiTokens, "", `{"name":"more"}`, "Authorization", header)
 	}
 	w.call("DELETE", apiToken, value, "").expect(t, http.StatusNotFound, "api_token_not_found")
+	// What may be given once more is stored until then.
+	for _, replayed := range []string{"", "true"} {
+		for _, c := range []struct{ path, fill, body string }{
+			{cluster + "/join-token", clusterID, `{}`},
+			{apiTokens, "", `{"name":"kept","scopes":["read"],"ttl_seconds":3600}`},
+			{invitations, "", `{"email":"kept@example.com","role":"user"}`},
+		} {
+			if a := w.call("POST", c.path, c.fill, c.body, "Idempotency-Key", "canary-key-"+c.path); a.status != http.StatusCreated || a.header.Get("Idempotency-Replayed") != replayed {
+				t.Errorf("%s: %d %v %s", c.path, a.status, a.header, a.text)
+			}
+		}
+	}
 	join()
 	for _, kind := range []fault.Kind{fault.Internal, fault.Unavailable} {
 		w.backend.set(func(b *backend) { b.err = newFault(kind) })
@@ -479,6 +491,8 @@ func TestCanaries(t *testing.T) {
 			if len(ids) > 0 {
 				w.callAs(client, method, path, strings.Join(append(canaries, query), " "), body)
 			}
+			w.callAs(client, method, path, fill, body, "Idempotency-Key", "canary-"+rand.Text())
+			w.callAs(client, method, path, fill, body, "Idempotency-Key", "canary "+rand.Text())
 			w.callAs(client, method, path, fill, body, "Authorization", "Bearer kbt_canary-"+rand.Text())
 			w.callAs(client, method, path, fill, body, "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte("canary:"+rand.Text())))
 			w.callAs(client, method, path, fill, body, "X-Forwarded-For", "canary", "User-Agent", "canary", "Origin", "https://canary.example.com",

@@ -162,12 +162,12 @@ func TestCORS(t *testing.T) {
 					}
 				}
 				before := w.raw(t, w.newBrowser(), "OPTIONS", clusters, "", "Origin", c.origin, "Access-Control-Request-Method", "POST",
-					"Access-Control-Request-Headers", "authorization,content-type")
+					"Access-Control-Request-Headers", "authorization,content-type,idempotency-key")
 				if want := map[bool]int{true: 204, false: 405}[configured != ""]; before.status != want {
 					t.Errorf("%s: the preflight is answered %d", c.origin, before.status)
 				}
 				shown("preflight", before)
-				if c.allowed != "" && (before.header.Get("Access-Control-Allow-Methods") != "POST" || before.header.Get("Access-Control-Allow-Headers") != "authorization,content-type" ||
+				if c.allowed != "" && (before.header.Get("Access-Control-Allow-Methods") != "POST" || before.header.Get("Access-Control-Allow-Headers") != "authorization,content-type,idempotency-key" ||
 					before.header.Get("Access-Control-Max-Age") != "600") {
 					t.Errorf("%v", before.header)
 				}
@@ -180,7 +180,7 @@ func TestCORS(t *testing.T) {
 				actual.expect(t, 401, "not_logged_in")
 				shown("request", actual)
 				if exposed := actual.header.Get("Access-Control-Expose-Headers"); c.allowed != "" {
-					for _, name := range []string{"Retry-After", "Ratelimit", "Ratelimit-Policy"} {
+					for _, name := range []string{"Retry-After", "Ratelimit", "Ratelimit-Policy", "Idempotency-Replayed"} {
 						if !slices.Contains(strings.Split(exposed, ", "), name) {
 							t.Errorf("%s is not exposed: %q", name, exposed)
 						}

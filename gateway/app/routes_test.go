@@ -31,6 +31,28 @@ func described(tb testing.TB) *openapi3.T {
 	return spec
 }
 
+// A route that takes an Idempotency-Key says so, with the header that its answer has when it is given once more; no other does.
+func TestIdempotencyKeysAreDescribed(t *testing.T) {
+	spec, repeatable := described(t), 0
+	for _, r := range httpapi.New(httpapi.Options{Log: slog.New(slog.DiscardHandler)}).Routes() {
+		operation := spec.Paths.Value(strings.ReplaceAll(r.Path, "...}", "}")).GetOperation(r.Method)
+		if r.Repeatable {
+			repeatable++
+		}
+		if says := operation.Parameters.GetByInAndName(openapi3.ParameterInHeader, "Idempotency-Key") != nil; says != r.Repeatable {
+			t.Errorf("%s %s: that it takes an Idempotency-Key is %v, and described is %v", r.Method, r.Path, r.Repeatable, says)
+		}
+		for status, response := range operation.Responses.Map() {
+			if says := response.Value.Headers["Idempotency-Replayed"] != nil; says != (r.Repeatable && strings.HasPrefix(status, "2")) {
+				t.Errorf("%s %s: %s describes Idempotency-Replayed: %v", r.Method, r.Path, status, says)
+			}
+		}
+	}
+	if repeatable < 10 {
+		t.Errorf("only %d routes take one", repeatable)
+	}
+}
+
 func TestDescriptionIsValidAndWhole(t *testing.T) {
 	spec := described(t)
 	if err := spec.Validate(t.Context()); err != nil {

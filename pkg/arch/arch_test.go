@@ -40,6 +40,7 @@ var pure = map[string]bool{
 	"gateway/internal/session":           true,
 	"gateway/internal/settings":          true,
 	"gateway/internal/ratelimit":         true,
+	"gateway/internal/idempotency":       true,
 	"gateway/internal/kubectlfilter":     true,
 	"gateway/internal/mirror":            true,
 	"gateway/internal/openid":            true,

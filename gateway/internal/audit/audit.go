@@ -46,7 +46,8 @@ type Event struct {
 
 // Detail says more about some actions.
 type Detail struct {
-	Fields []string `json:"fields,omitempty"` // names of what was given; never the values
+	Fields   []string `json:"fields,omitempty"`   // names of what was given; never the values
+	Replayed bool     `json:"replayed,omitempty"` // nothing was done: the same request had been answered before, and is answered the same
 }
 
 // Filter chooses entries; what is empty does not narrow.

@@ -119,7 +119,7 @@ func (s *Server) record(r *http.Request, rt route, status int) {
 	}
 	e := audit.Event{
 		At: time.Now().UTC(), Actor: rec.user, Credential: rec.credential, Action: rt.Action, Client: clientAddress(r).String(),
-		Status: status, TraceID: traceID(r.Context()), Detail: audit.Detail{Fields: rec.fields}, Objects: unique(rec.ids, rec.objects),
+		Status: status, TraceID: traceID(r.Context()), Detail: audit.Detail{Fields: rec.fields, Replayed: rec.replayed}, Objects: unique(rec.ids, rec.objects),
 	}
 	worst := status
 	if f := fault.From(rec.err); f != nil {

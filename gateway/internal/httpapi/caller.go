@@ -48,6 +48,15 @@ func bearing(r *http.Request) bool {
 	return given
 }
 
+// shown is the very credential that identify finds the caller by.
+func shown(r *http.Request) string {
+	if bearing(r) {
+		value, _ := apitoken.FromHeader(r.Header["Authorization"])
+		return value
+	}
+	return sessionToken(r)
+}
+
 // identify gives who makes the request, by the one credential that counts.
 func (s *Server) identify(r *http.Request) (caller, error) {
 	if bearing(r) {

@@ -26,20 +26,29 @@ func decode[T any](w http.ResponseWriter, r *http.Request) (T, error) {
 	if err := checkJSON(r); err != nil {
 		return value, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return value, fault.New(fault.TooLarge, "body_too_large", "the body is larger than %d bytes", maxBody)
-	case err != nil:
-		return value, fault.New(fault.Invalid, "body_unreadable", "the body ended before its announced length").Because(err)
-	case !utf8.Valid(body):
+	body, err := readBody(w, r)
+	if err != nil {
+		return value, err
+	}
+	if !utf8.Valid(body) {
 		return value, fault.New(fault.Invalid, "invalid_json", "the body is not valid UTF-8")
 	}
 	if err := unmarshal(body, &value); err != nil {
 		return value, err
 	}
 	return value, nil
+}
+
+func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, fault.New(fault.TooLarge, "body_too_large", "the body is larger than %d bytes", maxBody)
+	case err != nil:
+		return nil, fault.New(fault.Invalid, "body_unreadable", "the body ended before its announced length").Because(err)
+	}
+	return body, nil
 }
 
 func checkJSON(r *http.Request) error {

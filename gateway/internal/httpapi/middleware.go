@@ -129,6 +129,7 @@ type record struct {
 	objects    []string // besides ids; see concerns
 	fields     []string // see changes
 	returned   bool     // the handler came to its end
+	replayed   bool     // the answer is that of the same request before
 }
 
 func recordOf(r *http.Request) *record {
@@ -186,6 +187,9 @@ func (s *Server) report(r *http.Request, rec *record, out *meter, took time.Dura
 	}
 	if rec.user != "" {
 		attributes = append(attributes, slog.String("user", rec.user))
+	}
+	if rec.replayed {
+		attributes = append(attributes, slog.Bool("replayed", true))
 	}
 	if rec.route == "GET /healthz" || rec.route == "GET /readyz" {
 		level = slog.LevelDebug

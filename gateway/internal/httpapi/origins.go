@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/cors"
 
+	"github.com/kubebyon/kubebyon/gateway/internal/idempotency"
 	"github.com/kubebyon/kubebyon/pkg/fault"
 )
 
@@ -42,8 +43,8 @@ func (o *origins) share(next http.Handler) http.Handler {
 	}
 	options := cors.Options{
 		AllowedMethods: []string{http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete},
-		AllowedHeaders: []string{"Authorization", "Content-Type"},
-		ExposedHeaders: []string{"Retry-After", "RateLimit", "RateLimit-Policy", "Location", "Content-Disposition"},
+		AllowedHeaders: []string{"Authorization", "Content-Type", idempotency.Header},
+		ExposedHeaders: []string{"Retry-After", "RateLimit", "RateLimit-Policy", "Location", "Content-Disposition", idempotency.Replayed},
 		MaxAge:         600,
 	}
 	options.AllowOriginFunc, options.AllowCredentials = func(origin string) bool { return slices.Contains(o.listed, origin) }, true

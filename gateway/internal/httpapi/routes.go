@@ -15,7 +15,10 @@ import (
 const requestTime = 25 * time.Second
 
 // Route is a method and a path with {names}. Action is its name in the audit log, <object>.<verb>; empty: it is not kept there.
-type Route struct{ Method, Path, Action string }
+type Route struct {
+	Method, Path, Action string
+	Repeatable           bool // it takes an Idempotency-Key
+}
 
 // access is who may use a route.
 type access int
@@ -186,7 +189,7 @@ func (s *Server) serve(rt route) http.Handler {
 			r, err = s.admit(r, rt)
 		}
 		if err == nil {
-			err = rt.handle(w, r)
+			err = s.once(w, r, rt)
 		}
 		if rec := recordOf(r); rec != nil {
 			rec.returned = true

@@ -13,6 +13,7 @@ import (
 	"github.com/kubebyon/kubebyon/gateway/internal/audit"
 	"github.com/kubebyon/kubebyon/gateway/internal/captcha"
 	"github.com/kubebyon/kubebyon/gateway/internal/clientaddr"
+	"github.com/kubebyon/kubebyon/gateway/internal/idempotency"
 	"github.com/kubebyon/kubebyon/gateway/internal/mirror"
 	"github.com/kubebyon/kubebyon/gateway/internal/openid"
 	"github.com/kubebyon/kubebyon/gateway/internal/secondfactor"
@@ -50,6 +51,7 @@ type Identity struct {
 	Captchas      *captcha.Service
 	Attempts      *attempt.Service
 	SecondFactors *secondfactor.Service
+	Repeats       *idempotency.Service
 	AuthLimit     Limiter // for each client's address; nil: unlimited, as the next ones
 	LogInLimit    Limiter // for each account's address, as countAccount takes it
 	Database      Pinger
@@ -97,6 +99,7 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) Routes() []Route {
 	all := make([]Route, 0, len(s.routes))
 	for _, rt := range s.routes {
+		rt.Repeatable = rt.repeatable()
 		all = append(all, rt.Route)
 	}
 	return all
