@@ -110,7 +110,10 @@ func (s *Sink) answer(config *tls.Config) (serve, end func()) {
 	if s.implicit {
 		listener = tls.NewListener(s.listener, config)
 	}
-	return func() { _ = server.Serve(listener) }, func() { _ = server.Close() }
+	return func() { _ = server.Serve(listener) }, func() {
+		_ = server.Close()
+		_ = listener.Close() // which the server closes only once it serves
+	}
 }
 
 // swallow takes connections and holds them until the listener is closed.
