@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -201,7 +202,7 @@ func TestEdgeOfACluster(t *testing.T) {
 	if err := report(t, conn, clusterv1.EdgeReport{ID: c.ID, Host: "demo.example.com", Edge: failed}, clusterv1.EdgeReport{ID: c.ID, Host: "demo.example.com", Edge: serving}); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(t, conn, c.ID); got.Edge.State != clusterv1.EdgeServing || len(edgeEvents(t, conn, c.ID)) != 5 {
+	if got := get(t, conn, c.ID); got.Edge.State != clusterv1.EdgeServing || len(edgeEvents(t, conn, c.ID)) != 4 {
 		t.Errorf("of two: %+v, %v", got.Edge, edgeEvents(t, conn, c.ID))
 	}
 
@@ -314,6 +315,58 @@ func TestReportsAtOnce(t *testing.T) {
 		FROM clusters c WHERE edge_state IN ('serving', 'failed')`).Scan(&rows, &agree); err != nil || rows != 1000 || agree != 1000 {
 		t.Errorf("%d rows reported, %d as their timelines say, %v", rows, agree, err)
 	}
+}
+
+// A route that comes and goes fills no timeline.
+func TestAFlappingRouteIsToldOnce(t *testing.T) {
+	conn, pool := startService(t)
+	c := publish(t, conn, "demo", "demo.example.com")
+	if _, err := pool.Exec(t.Context(), `UPDATE clusters SET status = 'ready', generation = 7`); err != nil {
+		t.Fatal(err)
+	}
+	wrong := clusterv1.Reason{Code: "probe_failed", Message: "no handshake", Action: "look at it"}
+	flap := func(times int) {
+		t.Helper()
+		for range times {
+			for _, e := range []clusterv1.Edge{{State: clusterv1.EdgeServing}, {State: clusterv1.EdgeFailed, Reason: &wrong}} {
+				if err := report(t, conn, clusterv1.EdgeReport{ID: c.ID, Host: "demo.example.com", Edge: e}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	told := func(want ...string) {
+		t.Helper()
+		since := regexp.MustCompile(`since [0-9TZ:-]+`)
+		got := edgeEvents(t, conn, c.ID)
+		for i := range got {
+			got[i] = since.ReplaceAllString(got[i], "since then")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+	const good, bad = "info edge_serving: the domain demo.example.com leads to the cluster", "error edge_failed: no handshake"
+	flap(1)
+	told(good+" []", bad+" [look at it]")
+	flap(30)
+	told(good+" (31 times since then) []", bad+" (31 times since then) [look at it]")
+	var first, last time.Time
+	if err := pool.QueryRow(t.Context(), `SELECT first_at, at FROM cluster_events WHERE code = 'edge_failed'`).Scan(&first, &last); err != nil || !first.Before(last) {
+		t.Errorf("first at %s, last at %s, %v", first, last, err)
+	}
+	// What comes after something else is told after that, and what comes much later is told anew.
+	if _, err := protect(t, conn, alice, c.ID, true); err != nil {
+		t.Fatal(err)
+	}
+	flap(2)
+	told(good+" (31 times since then) []", bad+" (31 times since then) [look at it]", good+" (2 times since then) []", bad+" (2 times since then) [look at it]")
+	if _, err := pool.Exec(t.Context(), `UPDATE cluster_events SET at = at - interval '11 minutes', first_at = first_at - interval '11 minutes'`); err != nil {
+		t.Fatal(err)
+	}
+	flap(1)
+	told(good+" (31 times since then) []", bad+" (31 times since then) [look at it]", good+" (2 times since then) []", bad+" (2 times since then) [look at it]",
+		good+" []", bad+" [look at it]")
 }
 
 func TestEdgeEventsPushOutTheOldest(t *testing.T) {

@@ -10,6 +10,9 @@ import (
 	"github.com/kubebyon/kubebyon/services/cluster/internal/cluster"
 )
 
+// foldWithin is how long after an event the same one counts as its return.
+const foldWithin = 10 * time.Minute
+
 // republish forgets what the edge said of a cluster that is to be reached otherwise, and remembers the host that gives way.
 func (s *Store) republish(ctx context.Context, tx pgx.Tx, id string, host *string) error {
 	_, err := tx.Exec(ctx, `UPDATE clusters SET edge_state = 'pending', edge_reason_code = $3, edge_reason_message = '', edge_reason_action = '', edge_since = $4,
@@ -36,7 +39,8 @@ func (s *Store) Published(ctx context.Context, after string, limit int) ([]clust
 
 // SetEdge implements cluster.PublishedStore. It is one statement; it locks and writes only the rows that change by it, in the
 // order of their ids, so that two at once cannot wait for each other. Beside another event that comes at that moment a timeline may
-// keep one too many until the next.
+// keep one too many until the next. A route that comes and goes tells each of its states once, with how often: else it would push all
+// that is worth knowing out of the timeline.
 func (s *Store) SetEdge(ctx context.Context, findings []cluster.EdgeFinding) error {
 	var (
 		ids, hosts, states, codes, messages, actions []string
@@ -63,13 +67,21 @@ func (s *Store) SetEdge(ctx context.Context, findings []cluster.EdgeFinding) err
 		), stored AS (
 			UPDATE clusters c SET edge_state = f.state, edge_reason_code = f.code, edge_reason_message = f.message, edge_reason_action = f.action,
 				edge_since = f.since FROM found f WHERE c.id = f.id
+		), again AS (
+			DELETE FROM cluster_events e USING found f
+			WHERE f.was <> f.state AND e.cluster_id = f.id AND (e.code, e.message, e.action) = (f.event, f.text, f.action) AND e.at > f.at - $13::interval
+				AND NOT EXISTS (SELECT 1 FROM cluster_events o WHERE o.cluster_id = e.cluster_id AND o.id > e.id AND NOT starts_with(o.code, 'edge_'))
+			RETURNING e.cluster_id, e.times, coalesce(e.first_at, e.at) AS first_at
 		), told AS (
-			INSERT INTO cluster_events (cluster_id, at, level, code, message, action)
-			SELECT id, at, level, event, text, action FROM found WHERE was <> state RETURNING cluster_id
+			INSERT INTO cluster_events (cluster_id, at, level, code, message, action, times, first_at)
+			SELECT f.id, f.at, f.level, f.event, f.text, f.action, 1 + coalesce((SELECT sum(a.times) FROM again a WHERE a.cluster_id = f.id), 0),
+				(SELECT min(a.first_at) FROM again a WHERE a.cluster_id = f.id)
+			FROM found f WHERE f.was <> f.state RETURNING cluster_id
 		)
 		DELETE FROM cluster_events e USING (
-			SELECT t.cluster_id, (SELECT o.id FROM cluster_events o WHERE o.cluster_id = t.cluster_id ORDER BY o.id DESC OFFSET $12 LIMIT 1) AS last FROM told t
+			SELECT t.cluster_id, (SELECT o.id FROM cluster_events o WHERE o.cluster_id = t.cluster_id ORDER BY o.id DESC OFFSET $12 LIMIT 1) AS last
+			FROM (SELECT cluster_id FROM told EXCEPT SELECT cluster_id FROM again) t
 		) old WHERE e.cluster_id = old.cluster_id AND e.id <= old.last`,
-		ids, hosts, states, codes, messages, actions, since, levels, events, texts, at, keepEvents-1)
+		ids, hosts, states, codes, messages, actions, since, levels, events, texts, at, keepEvents-1, foldWithin)
 	return failure(err)
 }

@@ -230,15 +230,20 @@ func (s *Store) Delete(ctx context.Context, id, userID string, r clusterv1.Remov
 
 // Events implements cluster.Store.
 func (s *Store) Events(ctx context.Context, id string) ([]clusterv1.Event, error) {
-	rows, err := s.pool.Query(ctx, `SELECT at, level, code, message, action FROM (
+	rows, err := s.pool.Query(ctx, `SELECT at, level, code, message, action, times, coalesce(first_at, at) FROM (
 			SELECT * FROM cluster_events WHERE cluster_id = $1 ORDER BY id DESC LIMIT $2) newest ORDER BY id`, id, keepEvents)
 	if err != nil {
 		return nil, failure(err)
 	}
 	out, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (clusterv1.Event, error) {
 		var e clusterv1.Event
-		err := row.Scan(&e.At, &e.Level, &e.Code, &e.Message, &e.Action)
+		var times int
+		var first time.Time
+		err := row.Scan(&e.At, &e.Level, &e.Code, &e.Message, &e.Action, &times, &first)
 		e.At = e.At.UTC()
+		if times > 1 {
+			e.Message += fmt.Sprintf(" (%d times since %s)", times, first.UTC().Format(time.RFC3339))
+		}
 		return e, err
 	})
 	return out, failure(err)
