@@ -41,6 +41,11 @@ func TestDomainsOfTenants(t *testing.T) {
 	})
 	conn := dial(t, url)
 	eventually(t, 20*time.Second, "the service", func() bool { return answers(conn) })
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
 	create := func(name, host string, mode clusterv1.AccessMode) (clusterv1.Cluster, error) {
 		return ask(t, conn, alice, clusterv1.Create, clusterv1.CreateRequest{Name: name, ControlPlaneHost: host, PublicAccessMode: mode})
 	}
@@ -100,7 +105,22 @@ func TestDomainsOfTenants(t *testing.T) {
 	if got, err := update(byPort.ID, "by-port.k8s.example.com", clusterv1.LoadBalancer); err != nil || got.ControlPlaneHost != "by-port.k8s.example.com" || got.Edge == nil {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if page := published(t, conn, ""); len(page.Clusters) != 4 {
+	// An address is no domain: a cluster that was reached at one gets a name, as one that is made does, unless it names its own.
+	byAddress, err := create("by-address", "198.18.0.2", clusterv1.NodePort)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := update(byAddress.ID, "198.18.0.3", clusterv1.LoadBalancer); codeOf(err) != "host_must_be_domain" {
+		t.Errorf("an address that was asked for: %v", err)
+	}
+	given := regexp.MustCompile(`^by-address-[a-z0-9]{5}\.k8s\.example\.com$`)
+	if got, err := update(byAddress.ID, "", clusterv1.LoadBalancer); err != nil || !given.MatchString(got.ControlPlaneHost) || got.PublicAccessMode != clusterv1.LoadBalancer || got.Edge == nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if former := formerHosts(t, pool, byAddress.ID); former != "198.18.0.2" {
+		t.Errorf("its certificate is for %q besides", former)
+	}
+	if page := published(t, conn, ""); len(page.Clusters) != 5 {
 		t.Errorf("published are %+v", page.Clusters)
 	}
 }

@@ -86,6 +86,8 @@ type Change struct {
 	DeletionProtection *bool
 	// Work says that the host cluster has to be changed too: the row goes back to provisioning.
 	Work bool
+	// Reason is why it is provisioning, until the work has more to tell.
+	Reason *clusterv1.Reason
 }
 
 // Store keeps clusters. Every method that starts work also enqueues it, in the same transaction.

@@ -183,16 +183,27 @@ func (s *Service) Get(ctx context.Context, p contract.Principal, req clusterv1.G
 
 // Update changes what is not nil. Editors may, but only an owner takes the protection from deletion away.
 func (s *Service) Update(ctx context.Context, p contract.Principal, req clusterv1.UpdateRequest) (clusterv1.Cluster, error) {
-	return s.change(ctx, p, req.ID, func(c *Cluster) (Change, clusterv1.Event, error) {
-		need := clusterv1.Editor
-		if c.DeletionProtection && req.DeletionProtection != nil && !*req.DeletionProtection {
-			need = clusterv1.Owner
+	for try := 0; ; try++ {
+		given := false
+		c, err := s.change(ctx, p, req.ID, func(c *Cluster) (Change, clusterv1.Event, error) {
+			need := clusterv1.Editor
+			if c.DeletionProtection && req.DeletionProtection != nil && !*req.DeletionProtection {
+				need = clusterv1.Owner
+			}
+			if err := admit(p, c, need); err != nil {
+				return Change{}, clusterv1.Event{}, err
+			}
+			var ch Change
+			var e clusterv1.Event
+			var err error
+			ch, e, given, err = s.decide(*c, req)
+			return ch, e, err
+		})
+		if given && try < 3 && err != nil && fault.From(err).Code == "control_plane_host_taken" {
+			continue // another name is given out
 		}
-		if err := admit(p, c, need); err != nil {
-			return Change{}, clusterv1.Event{}, err
-		}
-		return s.decide(*c, req)
-	})
+		return c, err
+	}
 }
 
 // Retry begins the work on a cluster in error again.
@@ -227,51 +238,67 @@ func (s *Service) change(ctx context.Context, p contract.Principal, id string, d
 	return c.Cluster, nil
 }
 
-func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (Change, clusterv1.Event, error) {
-	var ch Change
+// decide checks an update. given says that the cluster gets a name under the operator's base domain.
+func (s *Service) decide(c Cluster, req clusterv1.UpdateRequest) (ch Change, e clusterv1.Event, given bool, err error) {
 	if c.Status == clusterv1.Deleting {
-		return ch, clusterv1.Event{}, deleting()
+		return Change{}, e, false, deleting()
 	}
-	mode, host := c.PublicAccessMode, c.ControlPlaneHost
 	if req.Name != nil {
 		name, err := cleanName(*req.Name)
 		if err != nil {
-			return ch, clusterv1.Event{}, err
+			return Change{}, e, false, err
 		}
 		if name != c.Name {
 			ch.Name = &name
 		}
 	}
-	if req.PublicAccessMode != nil {
-		var err error
-		if mode, err = cleanMode(*req.PublicAccessMode); err != nil {
-			return ch, clusterv1.Event{}, err
-		}
+	host, mode, given, err := s.reached(c, req)
+	if err != nil {
+		return Change{}, e, false, err
 	}
-	if req.ControlPlaneHost != nil {
-		if strings.TrimSpace(*req.ControlPlaneHost) == "" {
-			return ch, clusterv1.Event{}, fault.New(fault.Invalid, "control_plane_host_required", "control_plane_host cannot be taken away").In(hostField)
-		}
-		host = *req.ControlPlaneHost
-	}
-	host, err := s.policy.cleanHost(host, mode)
-	if err == nil {
-		err = c.fitsHost(host)
-	}
-	if err != nil && (req.ControlPlaneHost != nil || req.PublicAccessMode != nil) {
-		return ch, clusterv1.Event{}, err
-	}
-	if err == nil && host != c.ControlPlaneHost {
+	if host != c.ControlPlaneHost {
 		ch.ControlPlaneHost = &host
 	}
 	if mode != c.PublicAccessMode {
 		ch.PublicAccessMode = &mode
 	}
 	ch.Work = ch.ControlPlaneHost != nil || ch.PublicAccessMode != nil
+	if ch.Work && c.APIEndpoint != "" {
+		ch.Reason = &clusterv1.Reason{Code: "updating",
+			Message: fmt.Sprintf("it is to be reached at %s by %s: the certificate, the kubeconfig, join commands and the route follow", host, mode)}
+	}
 	if p := req.DeletionProtection; p != nil && *p != c.DeletionProtection {
 		ch.DeletionProtection = p
 	}
-	return ch, s.changed(ch, host, mode), nil
+	return ch, s.changed(ch, host, mode), given, nil
+}
+
+// reached gives the host and the mode that an update leads to. One that names neither asks nothing of those that are there: they may be
+// of a time when more was let through.
+func (s *Service) reached(c Cluster, req clusterv1.UpdateRequest) (host string, mode clusterv1.AccessMode, given bool, err error) {
+	host, mode = c.ControlPlaneHost, c.PublicAccessMode
+	if req.PublicAccessMode == nil && req.ControlPlaneHost == nil {
+		return host, mode, false, nil
+	}
+	if req.PublicAccessMode != nil {
+		if mode, err = cleanMode(*req.PublicAccessMode); err != nil {
+			return "", "", false, err
+		}
+	}
+	if req.ControlPlaneHost != nil {
+		if strings.TrimSpace(*req.ControlPlaneHost) == "" {
+			return "", "", false, fault.New(fault.Invalid, "control_plane_host_required", "control_plane_host cannot be taken away").In(hostField)
+		}
+		host = *req.ControlPlaneHost
+	}
+	host, err = s.policy.cleanHost(host, mode)
+	if err != nil && req.ControlPlaneHost == nil && s.policy.Domains.Base != "" && fault.From(err).Code == "host_must_be_domain" {
+		host, given, err = s.policy.Domains.give(c.VClusterName, s.newID()), true, nil
+	}
+	if err == nil {
+		err = c.fitsHost(host)
+	}
+	return host, mode, given, err
 }
 
 // changed tells a change in one event, named after what weighs most.

@@ -171,16 +171,21 @@ func (s *Store) Update(ctx context.Context, id, userID string, decide func(clust
 				return err
 			}
 		}
+		var why clusterv1.Reason
+		if ch.Reason != nil {
+			why = *ch.Reason
+		}
 		out, err = scan(tx.QueryRow(ctx, `UPDATE clusters SET name = coalesce($2, name), control_plane_host = coalesce($3, control_plane_host),
 				public_access_mode = coalesce($4, public_access_mode), updated_at = $5,
 				deletion_protection = coalesce($7, deletion_protection),
 				generation = generation + CASE WHEN $6 THEN 1 ELSE 0 END,
 				status = CASE WHEN $6 THEN 'provisioning' ELSE status END,
 				attempts = CASE WHEN $6 THEN 0 ELSE attempts END,
-				reason_code = CASE WHEN $6 THEN '' ELSE reason_code END,
-				reason_message = CASE WHEN $6 THEN '' ELSE reason_message END,
-				reason_action = CASE WHEN $6 THEN '' ELSE reason_action END
-			WHERE id = $1 RETURNING `+columns, id, ch.Name, ch.ControlPlaneHost, ch.PublicAccessMode, s.now(), ch.Work, ch.DeletionProtection))
+				reason_code = CASE WHEN $6 THEN $8 ELSE reason_code END,
+				reason_message = CASE WHEN $6 THEN $9 ELSE reason_message END,
+				reason_action = CASE WHEN $6 THEN $10 ELSE reason_action END
+			WHERE id = $1 RETURNING `+columns, id, ch.Name, ch.ControlPlaneHost, ch.PublicAccessMode, s.now(), ch.Work, ch.DeletionProtection,
+			why.Code, why.Message, why.Action))
 		if err != nil {
 			return err
 		}
