@@ -145,21 +145,28 @@ func (p *proxy) pass(w http.ResponseWriter, r *http.Request, q question, header 
 
 // copy gives the errors of body alone: what cannot be written has nobody who reads it.
 func (p *proxy) copy(w io.Writer, body io.Reader) error {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := body.Read(buf)
-		if p.left.Add(-int64(n)) < 0 {
-			return tenant.ErrTooLarge
-		}
-		_, gone := w.Write(buf[:n])
-		if gone != nil || errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	counted := &counted{body: body, left: &p.left}
+	_, _ = io.Copy(w, counted)
+	return counted.failed
+}
+
+// counted is an answer that fails once all of a run's together are too long.
+type counted struct {
+	body   io.Reader
+	left   *atomic.Int64
+	failed error
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(buf []byte) (int, error) {
+	n, err := c.body.Read(buf)
+	if c.left.Add(-int64(n)) < 0 {
+		n, err = 0, tenant.ErrTooLarge
 	}
-	return nil
+	if !errors.Is(err, io.EOF) {
+		c.failed = err
+	}
+	return n, err
 }
 
 // fail tells of an error, unless the run has ended or lost interest.
